@@ -1,0 +1,9 @@
+//! From a buffer to a language model: tensor core, transformer, sampling, optimiser, weights.
+//!
+//! This crate knows tensors; it has never heard of a reward. It alone reads weights and tokenizers.
+
+pub mod math;
+pub mod params;
+pub mod random;
+pub mod token_tree;
+pub mod transformer;

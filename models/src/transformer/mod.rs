@@ -1,0 +1,4 @@
+//! The transformer: configuration, forward, backward, decode.
+
+mod config;
+pub use config::Config;

@@ -1,0 +1,6 @@
+//! Rewards, advantages, filters, diagnosis, the training loop and the command line.
+//!
+//! This crate knows rewards, advantages, filters and the loop; it never sees a tensor: its numbers are host slices, one
+//! value a token.
+
+pub mod policy;
