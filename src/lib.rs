@@ -3,4 +3,10 @@
 //! This crate knows rewards, advantages, filters and the loop; it never sees a tensor: its numbers are host slices, one
 //! value a token.
 
+pub mod collapse;
+pub mod config;
+pub mod estimator;
+pub mod filter;
+pub mod objective;
 pub mod policy;
+pub mod reward;

@@ -4,6 +4,7 @@
 //! tested in milliseconds; the model's implementation lies over `ragen-models`.
 
 use ragen_models::random::Key;
+use serde::{Deserialize, Serialize};
 
 /// A growing token sequence whose computed state the policy keeps (for a model: its KV cache).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +51,8 @@ pub struct Response {
 }
 
 /// How tokens are drawn. Order: temperature, top-k, top-p, min-p.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Sampling {
     /// 0 is greedy.
     pub temperature: f32,
@@ -60,6 +62,12 @@ pub struct Sampling {
     pub top_p: f32,
     /// Keep tokens of at least this share of the largest probability; 0 is off.
     pub min_p: f32,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 }
+    }
 }
 
 /// One row to score or train on: a token sequence and the tokens in it that count.

@@ -1,0 +1,423 @@
+//! What a run is made of: one struct a section, each field one key of the configuration file.
+//!
+//! The defaults are those of the published method; `configs/*.toml` choose the small ones. This module composes the
+//! sections and knows the shipped environment tags; it does not read files (the command line does).
+//!
+//! Every struct refuses unknown keys. A default configuration serialises to the complete list of keys but for those that
+//! have no default, so a file is merged over it key by key (maps merge, lists replace) before it is read back.
+
+use crate::policy::Sampling;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+mod tags;
+
+/// The whole configuration of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Name, seed, length.
+    pub run: Run,
+    /// Which model, or the shape of a fresh one.
+    pub model: Model,
+    /// Which environments to train and validate on.
+    pub env: Env,
+    /// The tags that `env.*.tags` can name. The shipped ones are there from the start; a file adds or patches.
+    pub envs: BTreeMap<String, Tag>,
+    /// How episodes are played.
+    pub rollout: Rollout,
+    /// How a step's rows become optimiser steps.
+    pub update: Update,
+    /// The optimiser and its schedule.
+    pub optim: Optim,
+    /// Validation during training.
+    pub val: Val,
+    /// When to save.
+    pub checkpoint: Checkpoint,
+    /// Supervised start on a scripted player's demonstrations.
+    pub warmstart: Warmstart,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            run: Run::default(),
+            model: Model::default(),
+            env: Env::default(),
+            envs: tags::shipped(),
+            rollout: Rollout::default(),
+            update: Update::default(),
+            optim: Optim::default(),
+            val: Val::default(),
+            checkpoint: Checkpoint::default(),
+            warmstart: Warmstart::default(),
+        }
+    }
+}
+
+/// `[run]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Run {
+    /// Name of the run; its directory is `runs/<name>-<seed>`.
+    pub name: String,
+    /// Root of all random numbers: weights, demonstrations, sampling.
+    pub seed: u64,
+    /// Training steps.
+    pub steps: u64,
+    /// Worker threads; 0 is one per core. Results do not depend on it.
+    pub threads: usize,
+    /// Where to compute: `auto`, `cpu`, `cuda` or `cuda:N`.
+    pub device: String,
+    /// Write every n-th step's trajectories; 0 writes none.
+    pub trajectories_every: u64,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Run { name: "run".into(), seed: 0, steps: 200, threads: 0, device: "auto".into(), trajectories_every: 10 }
+    }
+}
+
+/// `[model]`: a path, or the shape of a fresh model when there is no path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Model {
+    /// Directory in Hugging Face layout, or the name of a shipped model. Empty: a fresh model of the shape below.
+    pub path: String,
+    /// Blocks.
+    pub n_layers: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Query heads; `d_model` is divisible by it.
+    pub n_heads: usize,
+    /// Key and value heads; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Hidden width of the SwiGLU.
+    pub d_ff: usize,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Added to the mean square inside RMSNorm.
+    pub norm_eps: f64,
+    /// The output head is the embedding.
+    pub tied_embeddings: bool,
+    /// Biases on q, k and v.
+    pub qkv_bias: bool,
+    /// RMSNorm of every head's q and k.
+    pub qk_norm: bool,
+    /// A value head. Added to a loaded model too, when it has none and the estimator needs one.
+    pub value_head: bool,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Model {
+            path: String::new(),
+            n_layers: 3,
+            d_model: 96,
+            n_heads: 4,
+            n_kv_heads: 4,
+            d_ff: 256,
+            rope_theta: 500.0,
+            norm_eps: 1e-6,
+            tied_embeddings: false,
+            qkv_bias: false,
+            qk_norm: false,
+            value_head: false,
+        }
+    }
+}
+
+/// `[env]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Env {
+    /// The environments trained on.
+    pub train: EnvSet,
+    /// The environments validated on.
+    pub val: EnvSet,
+}
+
+impl Default for Env {
+    fn default() -> Self {
+        Env {
+            train: EnvSet { groups: 8, group_size: 16, seed: 10_000, ..EnvSet::default() },
+            val: EnvSet { groups: 512, group_size: 1, seed: 123, ..EnvSet::default() },
+        }
+    }
+}
+
+/// `[env.train]`, `[env.val]`: which tags, how many groups of each, how many members a group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EnvSet {
+    /// The tags, each a key of `[envs]`.
+    pub tags: Vec<String>,
+    /// Groups in all.
+    pub groups: usize,
+    /// Groups of each tag, summing to `groups`. Empty: an even split, the remainder to the first tags.
+    pub n_groups: Vec<usize>,
+    /// Members of a group: trajectories from one seed.
+    pub group_size: usize,
+    /// Base seed. Training moves on by `groups` a step; validation uses the same seeds every time.
+    pub seed: u64,
+}
+
+impl Default for EnvSet {
+    fn default() -> Self {
+        EnvSet { tags: vec!["CoordSokoban".into()], groups: 8, n_groups: Vec::new(), group_size: 1, seed: 0 }
+    }
+}
+
+/// `[envs.TAG]`: a named preset of an environment type.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tag {
+    /// The environment type, as `ragen envs` lists them.
+    pub r#type: String,
+    /// Actions executed in one episode at most.
+    pub max_actions: usize,
+    /// Task text of the system message.
+    pub instruction: String,
+    /// The whole answer is one action: it is not split at the separator.
+    pub single_action: bool,
+    /// The response length that the prompt announces, in tokens; never enforced. 0: `rollout.response_tokens`.
+    pub max_tokens: usize,
+    /// The environment's own settings; those left out keep the type's defaults.
+    pub config: serde_json::Map<String, serde_json::Value>,
+}
+
+/// How a prompt is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptStyle {
+    /// System message with instruction, legend and actions; turn blocks with state, budget, format and reward.
+    Full,
+    /// Only the observation between the role tokens.
+    Compact,
+}
+
+/// Which part of the history the policy sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextMode {
+    /// All turns; a trajectory is one row.
+    Full,
+    /// The last `context_window` turns as a conversation.
+    LimitedMultiTurn,
+    /// One user message that summarises the last turns.
+    SingleTurn,
+}
+
+/// `[rollout]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rollout {
+    /// Turns of an episode at most.
+    pub max_turns: usize,
+    /// Actions of a turn at most; further ones are dropped without penalty.
+    pub max_actions_per_turn: usize,
+    /// What separates two actions in an answer.
+    pub action_separator: String,
+    /// The response reasons between `<think>` tags before it answers.
+    pub think: bool,
+    /// How a prompt is laid out.
+    pub prompt: PromptStyle,
+    /// The prompt ends with the opening tag (`<think>`, or `<answer>` without thinking), which is then not trained.
+    pub force_open_tag: bool,
+    /// Tokens sampled a turn at most.
+    pub response_tokens: usize,
+    /// Longest sequence in tokens, prompt and responses together.
+    pub model_tokens: usize,
+    /// How training rollouts draw tokens.
+    pub sampling: Sampling,
+    /// Added to an episode's score for each turn that holds an unknown action or none (hence negative).
+    pub format_penalty: f64,
+    /// Which part of the history the policy sees.
+    pub context: ContextMode,
+    /// Turns seen in the windowed context modes, the present one included.
+    pub context_window: usize,
+}
+
+impl Default for Rollout {
+    fn default() -> Self {
+        Rollout {
+            max_turns: 5,
+            max_actions_per_turn: 2,
+            action_separator: "||".into(),
+            think: true,
+            prompt: PromptStyle::Full,
+            force_open_tag: true,
+            response_tokens: 400,
+            model_tokens: 3600,
+            sampling: Sampling::default(),
+            format_penalty: -0.1,
+            context: ContextMode::Full,
+            context_window: 0,
+        }
+    }
+}
+
+/// `[update]`: how a step's rows become optimiser steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Update {
+    /// Trajectories of one optimiser step.
+    pub mini_batch: usize,
+    /// Tokens of one forward and backward at most (a longer row goes alone). Bounds memory; changes no result.
+    pub micro_batch_tokens: usize,
+    /// Passes over a step's rows.
+    pub epochs: usize,
+    /// Score the rows again for the old log-probabilities instead of taking those they were sampled with.
+    pub rescore: bool,
+}
+
+impl Default for Update {
+    fn default() -> Self {
+        Update { mini_batch: 32, micro_batch_tokens: 4096, epochs: 1, rescore: false }
+    }
+}
+
+/// How the learning rate goes after its warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    /// It stays.
+    Constant,
+    /// It falls on a straight line to the floor.
+    Linear,
+    /// It falls on half a cosine to the floor.
+    Cosine,
+}
+
+/// `[optim]`: AdamW and its schedule, counted in training steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Optim {
+    /// Learning rate after the warm-up.
+    pub lr: f64,
+    /// Decay of the two moments.
+    pub betas: [f64; 2],
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// Largest global gradient norm; 0 does not clip.
+    pub clip_norm: f64,
+    /// Steps over which the rate rises from 0.
+    pub warmup_steps: u64,
+    /// How the rate goes afterwards.
+    pub schedule: ScheduleKind,
+    /// Share of `lr` that is left at the last step.
+    pub floor: f64,
+}
+
+impl Default for Optim {
+    fn default() -> Self {
+        Optim {
+            lr: 1e-6,
+            betas: [0.9, 0.999],
+            eps: 1e-8,
+            weight_decay: 0.01,
+            clip_norm: 1.0,
+            warmup_steps: 0,
+            schedule: ScheduleKind::Constant,
+            floor: 0.0,
+        }
+    }
+}
+
+/// `[val]`: validation during training, on `env.val`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Val {
+    /// Every n-th step, and after the last; 0 never.
+    pub every: u64,
+    /// Also before the first step.
+    pub before_train: bool,
+    /// Temperature of validation rollouts; 0 is greedy.
+    pub temperature: f32,
+    /// Keep this many tokens; 0 is off.
+    pub top_k: usize,
+    /// Keep the shortest prefix of the sorted probabilities that reaches this; 1 is off.
+    pub top_p: f32,
+    /// Keep tokens of at least this share of the largest probability; 0 is off.
+    pub min_p: f32,
+    /// Rollouts of the validation set a time, each on seeds of its own.
+    pub rounds: u64,
+    /// No trained level starts from a state that a validation level starts from.
+    pub exclude_from_training: bool,
+}
+
+impl Default for Val {
+    fn default() -> Self {
+        Val {
+            every: 10,
+            before_train: true,
+            temperature: 0.5,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            rounds: 1,
+            exclude_from_training: true,
+        }
+    }
+}
+
+impl Val {
+    /// How validation draws tokens.
+    pub fn sampling(&self) -> Sampling {
+        Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
+    }
+}
+
+/// `[checkpoint]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Checkpoint {
+    /// Every n-th step, and after the last; 0 never.
+    pub every: u64,
+    /// The newest so many stay; 0 keeps all.
+    pub keep: usize,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Checkpoint { every: 100, keep: 1 }
+    }
+}
+
+/// `[warmstart]`: one pass over demonstrations of the scripted player on `env.train`'s tags.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Warmstart {
+    /// Demonstrated trajectories.
+    pub demos: usize,
+    /// Probability that a planned move is replaced by a random one.
+    pub noise: f64,
+    /// Probability that a turn holds as many actions as it may; otherwise their number is uniform from 1.
+    pub full: f64,
+    /// Trajectories of one optimiser step.
+    pub batch: usize,
+    /// The optimiser, its schedule counted in optimiser steps.
+    pub optim: Optim,
+}
+
+impl Default for Warmstart {
+    fn default() -> Self {
+        Warmstart {
+            demos: 8000,
+            noise: 0.5,
+            full: 0.0,
+            batch: 8,
+            optim: Optim {
+                lr: 1.2e-3,
+                betas: [0.9, 0.95],
+                warmup_steps: 100,
+                schedule: ScheduleKind::Cosine,
+                floor: 0.1,
+                ..Optim::default()
+            },
+        }
+    }
+}
