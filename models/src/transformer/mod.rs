@@ -1,4 +1,4 @@
 //! The transformer: configuration, forward, backward, decode.
 
 mod config;
-pub use config::Config;
+pub use config::{Config, ConfigError, Fault};
