@@ -1,0 +1,139 @@
+//! What there is: the environment types with their settings, and the shipped tags.
+//!
+//! It knows the list of tasks and nothing of how one is played. A *type* is code with settings; a *tag* is a type with
+//! chosen settings and the budget of an episode, under the name that configurations and metrics use.
+
+use crate::settings::nearest;
+use crate::{Env, EnvError, Setting, bandit};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// What an environment type is.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Its name in configurations.
+    pub env_type: &'static str,
+    /// What it asks of an agent, in a line.
+    pub purpose: &'static str,
+    /// Whether starts are drawn from so many that validation starts can be kept out of training; where they are not
+    /// (the bandit has a few dozen), [`Env::state_hash`] must not be used to reject any.
+    pub many_starts: bool,
+    /// Its settings.
+    pub settings: &'static [Setting],
+    /// Why it cannot be used on this machine; `None` if it can.
+    pub unavailable: fn() -> Option<String>,
+    pub(crate) build: fn(&Value) -> Result<Box<dyn Env>, EnvError>,
+}
+
+/// The types, in alphabetical order.
+static SPECS: [Spec; 1] = [bandit::SPEC];
+
+/// Every environment type, in alphabetical order.
+pub fn specs() -> &'static [Spec] {
+    &SPECS
+}
+
+/// The environment type of that name.
+///
+/// **Errors** [`EnvError::Unknown`] with the nearest known name.
+pub fn spec(env_type: &str) -> Result<&'static Spec, EnvError> {
+    let names = || SPECS.iter().map(|spec| spec.env_type);
+    SPECS.iter().find(|spec| spec.env_type == env_type).ok_or_else(|| unknown("type", env_type, names().collect()))
+}
+
+/// Builds an environment from its type and settings (a map; null is all defaults).
+///
+/// **Errors** [`EnvError::Unknown`] for the type, [`EnvError::Unavailable`] if it cannot be used here, and
+/// [`EnvError::Config`] that lists every setting that is unknown, of a wrong kind or impossible.
+pub fn make(env_type: &str, config: &Value) -> Result<Box<dyn Env>, EnvError> {
+    let spec = spec(env_type)?;
+    match (spec.unavailable)() {
+        Some(reason) => Err(EnvError::Unavailable { env_type: env_type.to_owned(), reason }),
+        None => (spec.build)(config),
+    }
+}
+
+fn unknown(what: &'static str, name: &str, known: Vec<&str>) -> EnvError {
+    let nearest = nearest(name, known.iter().copied());
+    EnvError::Unknown { what, name: name.to_owned(), nearest, known: known.join(", ") }
+}
+
+/// An environment type with chosen settings, under a name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tag {
+    /// The name that configurations and metrics use.
+    pub name: String,
+    /// The environment type.
+    pub env_type: String,
+    /// The most actions in an episode.
+    pub max_actions: usize,
+    /// The response length that the prompt announces, in tokens; it limits nothing.
+    pub max_tokens: usize,
+    /// Replaces [`Env::instruction`] in the prompt.
+    pub instruction: Option<String>,
+    /// The whole answer is one action: it is not split at the action separator.
+    pub single_action: bool,
+    /// The settings that differ from the type's defaults.
+    pub config: Value,
+}
+
+impl Tag {
+    /// Builds the environment.
+    ///
+    /// **Errors** as [`make`].
+    pub fn make(&self) -> Result<Box<dyn Env>, EnvError> {
+        make(&self.env_type, &self.config)
+    }
+}
+
+/// The shipped tags.
+pub fn tags() -> Vec<Tag> {
+    let tag = |name: &str, env_type: &str, max_actions, max_tokens, config| Tag {
+        name: name.to_owned(),
+        env_type: env_type.to_owned(),
+        max_actions,
+        max_tokens,
+        instruction: None,
+        single_action: false,
+        config,
+    };
+    let other_symbols = json!({"0": "W", "1": ".", "2": "G", "3": "C", "4": "B", "5": "A", "6": "@"});
+    let one_box = |more: Value| {
+        let mut config = json!({"dim_room": [6, 6], "num_boxes": 1});
+        if let (Some(config), Value::Object(more)) = (config.as_object_mut(), more) {
+            config.extend(more);
+        }
+        config
+    };
+    vec![
+        tag("SimpleSokoban", "sokoban", 10, 100, one_box(json!({"max_steps": 100}))),
+        tag("LargerSokoban", "sokoban", 10, 100, json!({"dim_room": [8, 8], "num_boxes": 2, "search_depth": 10})),
+        tag(
+            "SokobanDifferentGridVocab",
+            "sokoban",
+            10,
+            100,
+            one_box(json!({"search_depth": 30, "grid_lookup": other_symbols})),
+        ),
+        tag("CoordSokoban", "sokoban", 10, 120, one_box(json!({"observation_format": "grid_coord"}))),
+        tag("FrozenLake", "frozen_lake", 10, 100, json!({"success_rate": 0.8})),
+        tag(
+            "CoordFrozenLake",
+            "frozen_lake",
+            10,
+            120,
+            json!({"observation_format": "grid_coord", "success_rate": 0.8}),
+        ),
+        tag("Bandit", "bandit", 1, 100, json!({"split": "train"})),
+        tag("BanditTest", "bandit", 1, 100, json!({"split": "test"})),
+    ]
+}
+
+/// The shipped tag of that name.
+///
+/// **Errors** [`EnvError::Unknown`] with the nearest known name.
+pub fn tag(name: &str) -> Result<Tag, EnvError> {
+    let tags = tags();
+    let known = tags.iter().map(|tag| tag.name.as_str()).collect();
+    tags.iter().find(|tag| tag.name == name).cloned().ok_or_else(|| unknown("tag", name, known))
+}
