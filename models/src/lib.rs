@@ -7,3 +7,4 @@ pub mod params;
 pub mod random;
 pub mod token_tree;
 pub mod transformer;
+pub mod twin;
