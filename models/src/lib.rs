@@ -2,9 +2,11 @@
 //!
 //! This crate knows tensors; it has never heard of a reward. It alone reads weights and tokenizers.
 
+pub mod atomic_file;
 pub mod math;
 pub mod params;
 pub mod random;
 pub mod token_tree;
 pub mod transformer;
 pub mod twin;
+pub mod weights;
