@@ -3,9 +3,14 @@
 //! This crate knows tensors; it has never heard of a reward. It alone reads weights and tokenizers.
 
 pub mod atomic_file;
+pub mod device;
 pub mod math;
+pub mod named_buffers;
+pub mod ops;
 pub mod params;
 pub mod random;
+pub mod simd;
+pub mod threads;
 pub mod token_tree;
 pub mod transformer;
 pub mod twin;

@@ -1,0 +1,27 @@
+//! Where the arithmetic happens.
+
+use crate::simd::Isa;
+use crate::threads::Pool;
+
+/// The CPU: an instruction path and a pool of threads. Neither changes a result.
+pub struct Cpu {
+    /// Instruction path of every op.
+    pub isa: Isa,
+    /// The threads that ops share.
+    pub pool: Pool,
+}
+
+impl Cpu {
+    /// The fastest path (or the one that `RAGEN_ISA` names) with `threads` threads; 0 takes what the machine offers.
+    ///
+    /// **Errors** when `RAGEN_ISA` names a path that this machine lacks.
+    pub fn new(threads: usize) -> Result<Self, String> {
+        let threads = if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
+        Ok(Cpu { isa: Isa::from_env()?, pool: Pool::new(threads) })
+    }
+
+    /// A given path and number of threads.
+    pub fn with(isa: Isa, threads: usize) -> Self {
+        Cpu { isa, pool: Pool::new(threads) }
+    }
+}
