@@ -6,11 +6,14 @@
 //! Every struct refuses unknown keys. A default configuration serialises to the complete list of keys but for those that
 //! have no default, so a file is merged over it key by key (maps merge, lists replace) before it is read back.
 
+use crate::collapse::CollapseConfig;
+use crate::estimator::AlgorithmConfig;
+use crate::filter::FilterConfig;
+use crate::objective::LossConfig;
 use crate::policy::Sampling;
+use crate::reward::RewardConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-mod tags;
 
 /// The whole configuration of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,10 +29,18 @@ pub struct Config {
     pub envs: BTreeMap<String, Tag>,
     /// How episodes are played.
     pub rollout: Rollout,
+    /// Normalisation of the trajectories' scores.
+    pub reward: RewardConfig,
+    /// Which groups are trained on.
+    pub filter: FilterConfig,
+    /// The advantage estimator.
+    pub algorithm: AlgorithmConfig,
     /// How a step's rows become optimiser steps.
     pub update: Update,
     /// The optimiser and its schedule.
     pub optim: Optim,
+    /// The collapse detector.
+    pub collapse: CollapseConfig,
     /// Validation during training.
     pub val: Val,
     /// When to save.
@@ -44,10 +55,14 @@ impl Default for Config {
             run: Run::default(),
             model: Model::default(),
             env: Env::default(),
-            envs: tags::shipped(),
+            envs: ragen_envs::tags().into_iter().map(|tag| (tag.name.clone(), Tag::from(tag))).collect(),
             rollout: Rollout::default(),
+            reward: RewardConfig::default(),
+            filter: FilterConfig::default(),
+            algorithm: AlgorithmConfig::default(),
             update: Update::default(),
             optim: Optim::default(),
+            collapse: CollapseConfig::default(),
             val: Val::default(),
             checkpoint: Checkpoint::default(),
             warmstart: Warmstart::default(),
@@ -177,7 +192,7 @@ pub struct Tag {
     pub r#type: String,
     /// Actions executed in one episode at most.
     pub max_actions: usize,
-    /// Task text of the system message.
+    /// Task text of the system message; empty: the environment's own.
     pub instruction: String,
     /// The whole answer is one action: it is not split at the separator.
     pub single_action: bool,
@@ -185,6 +200,19 @@ pub struct Tag {
     pub max_tokens: usize,
     /// The environment's own settings; those left out keep the type's defaults.
     pub config: serde_json::Map<String, serde_json::Value>,
+}
+
+impl From<ragen_envs::Tag> for Tag {
+    fn from(tag: ragen_envs::Tag) -> Self {
+        Tag {
+            r#type: tag.env_type,
+            max_actions: tag.max_actions,
+            instruction: tag.instruction.unwrap_or_default(),
+            single_action: tag.single_action,
+            max_tokens: tag.max_tokens,
+            config: tag.config.as_object().cloned().unwrap_or_default(),
+        }
+    }
 }
 
 /// How a prompt is laid out.
@@ -262,19 +290,33 @@ impl Default for Rollout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Update {
-    /// Trajectories of one optimiser step.
+    /// Trajectories of one optimiser step at most; a step's rows are split in order, as evenly as can be.
     pub mini_batch: usize,
+    /// Optimiser steps a pass, whatever the number of rows; 0 goes by `mini_batch`.
+    pub mini_batches: usize,
+    /// Rows of one forward and backward at most; 0 goes by tokens alone.
+    pub micro_batch: usize,
     /// Tokens of one forward and backward at most (a longer row goes alone). Bounds memory; changes no result.
     pub micro_batch_tokens: usize,
     /// Passes over a step's rows.
     pub epochs: usize,
     /// Score the rows again for the old log-probabilities instead of taking those they were sampled with.
     pub rescore: bool,
+    /// The objective's terms.
+    pub loss: LossConfig,
 }
 
 impl Default for Update {
     fn default() -> Self {
-        Update { mini_batch: 32, micro_batch_tokens: 4096, epochs: 1, rescore: false }
+        Update {
+            mini_batch: 32,
+            mini_batches: 0,
+            micro_batch: 0,
+            micro_batch_tokens: 8192,
+            epochs: 1,
+            rescore: false,
+            loss: LossConfig::default(),
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! Nothing above this trait sees a tensor. A tabular policy implements it in a few lines, so that the whole RL side is
 //! tested in milliseconds; the model's implementation lies over `ragen-models`.
 
+pub mod tabular;
+
 use ragen_models::random::Key;
 use serde::{Deserialize, Serialize};
 
