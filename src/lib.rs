@@ -10,3 +10,4 @@ pub mod filter;
 pub mod objective;
 pub mod policy;
 pub mod reward;
+pub mod run;
