@@ -7,6 +7,7 @@ pub mod device;
 pub mod math;
 pub mod named_buffers;
 pub mod ops;
+pub mod optim;
 pub mod params;
 pub mod random;
 pub mod simd;
