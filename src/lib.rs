@@ -5,9 +5,11 @@
 
 pub mod collapse;
 pub mod config;
+pub mod env_manager;
 pub mod estimator;
 pub mod filter;
 pub mod objective;
 pub mod policy;
 pub mod reward;
 pub mod run;
+pub mod trajectory;

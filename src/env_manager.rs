@@ -1,0 +1,357 @@
+//! The environment state manager: which levels a rollout plays, and what a response does to an episode.
+//!
+//! The members of a group share a seed. Training seeds move on by the number of groups a rollout and never repeat;
+//! validation seeds stay. A training level that starts like a validation level is replaced by another one. This module
+//! hands out text and takes parsed actions; it does not know tokens.
+//!
+//! **Deviations** from the published code, which sets `terminated` and `truncated` together when the action budget is
+//! spent and when a task ends badly: here they are kept apart, with success a third (decision D9).
+
+use crate::config::{EnvSet, Tag};
+use crate::trajectory::{Outcome, Played};
+use ragen_envs::{Env, EnvError, Legend, Mode};
+use ragen_models::random::Key;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub mod metrics;
+
+/// What is wrong with the environments of a run.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvManagerError {
+    /// A tag that no `[envs]` entry describes.
+    #[error("{key}.tags names `{tag}`, which [envs] does not have; there are {known}")]
+    UnknownTag {
+        /// `env.train` or `env.val`.
+        key: &'static str,
+        /// The tag.
+        tag: String,
+        /// The tags there are, joined by commas.
+        known: String,
+    },
+    /// Numbers that do not fit together.
+    #[error("{key}: {problem}")]
+    Invalid {
+        /// `env.train` or `env.val`.
+        key: &'static str,
+        /// What does not fit, and what would.
+        problem: String,
+    },
+    /// The environment cannot be built.
+    #[error("envs.{tag}: {source}")]
+    Env {
+        /// The tag.
+        tag: String,
+        /// What its type says.
+        source: EnvError,
+    },
+    /// Validation has nearly all levels there are.
+    #[error(
+        "envs.{tag}: {attempts} levels in a row start like a validation level; lower env.val.groups, or set \
+         val.exclude_from_training = false if training on them is meant"
+    )]
+    NoUnseenLevel {
+        /// The tag.
+        tag: String,
+        /// How many were tried.
+        attempts: u64,
+    },
+}
+
+/// Levels tried for one group before giving up.
+const ATTEMPTS: u64 = 1000;
+
+/// What all episodes of a tag have in common.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TagRules {
+    /// The tag's name.
+    pub name: String,
+    /// Task text of the system message.
+    pub instruction: String,
+    /// How to read an observation.
+    pub legend: Legend,
+    /// Actions of an episode at most.
+    pub max_actions: usize,
+    /// The whole answer is one action.
+    pub single_action: bool,
+    /// The response length that the prompt announces, in tokens; 0 is none of its own.
+    pub max_tokens: usize,
+    /// Whether there are so many starts that those of validation can be kept out of training.
+    pub many_starts: bool,
+}
+
+/// One environment in play.
+pub struct Episode {
+    /// What it shares with the others of its tag.
+    pub rules: Arc<TagRules>,
+    /// The group, counted over all tags.
+    pub group: usize,
+    /// The member within the group.
+    pub member: usize,
+    /// The seed that it was reset with.
+    pub seed: u64,
+    /// Hash of its first state.
+    pub state_hash: u64,
+    /// Actions that may still be executed.
+    pub actions_left: usize,
+    /// Why it ended; both limits and ends of the task.
+    pub outcome: Outcome,
+    env: Box<dyn Env>,
+}
+
+impl Episode {
+    /// An episode that has yet to be reset.
+    pub fn new(rules: Arc<TagRules>, group: usize, member: usize, env: Box<dyn Env>) -> Self {
+        let actions_left = rules.max_actions;
+        Episode { rules, group, member, seed: 0, state_hash: 0, actions_left, outcome: Outcome::default(), env }
+    }
+
+    /// Starts over at a seed.
+    pub fn reset(&mut self, seed: u64, mode: Mode) -> Result<(), EnvError> {
+        self.seed = seed;
+        self.actions_left = self.rules.max_actions;
+        self.outcome = Outcome::default();
+        self.env.reset(seed, self.member as u64, mode)?;
+        self.state_hash = self.env.state_hash();
+        Ok(())
+    }
+
+    /// What the environment shows now.
+    pub fn observation(&self) -> String {
+        self.env.observation()
+    }
+
+    /// The names of its actions; `None` where an action is free text.
+    pub fn actions(&self) -> Option<Vec<String>> {
+        self.env.actions()
+    }
+
+    /// The environment, to look at.
+    pub fn env(&self) -> &dyn Env {
+        &*self.env
+    }
+
+    /// Plays the actions that a response named.
+    ///
+    /// Names are matched in any case and unknown ones dropped; what is left runs up to the budget or the end of the task.
+    /// `format_penalty` is charged once if any was dropped or none is left.
+    pub fn play(&mut self, parsed: &[String], format_penalty: f64) -> Result<Played, EnvError> {
+        let names = self.env.actions();
+        let known = |action: &String| match &names {
+            None => Some(action.clone()),
+            Some(names) => names.iter().find(|name| name.to_lowercase() == action.to_lowercase()).cloned(),
+        };
+        let valid: Vec<String> = parsed.iter().filter_map(known).collect();
+        let mut played = Played {
+            parsed: parsed.to_vec(),
+            actions_left: self.actions_left,
+            invalid: valid.is_empty(),
+            penalty: if valid.len() != parsed.len() || valid.is_empty() { format_penalty } else { 0.0 },
+            ..Played::default()
+        };
+        let mut raw_reward = 0.0;
+        for action in valid.into_iter().take(self.actions_left) {
+            let step = self.env.step(&action)?;
+            played.executed.push(action);
+            played.reward += step.reward;
+            let flag = |on: bool| if on { 1.0 } else { 0.0 };
+            played.info.insert("action_is_valid".into(), flag(step.valid));
+            played.info.insert("action_is_effective".into(), flag(step.effective));
+            played.info.insert("success".into(), flag(step.success));
+            raw_reward += step.info.iter().filter(|(name, _)| *name == "raw_reward").map(|(_, x)| x).sum::<f64>();
+            played.info.extend(step.info.iter().map(|(name, x)| (name.to_string(), *x)));
+            if step.ended() {
+                self.outcome.terminated = step.terminated;
+                self.outcome.truncated = !step.terminated;
+                self.outcome.success = step.success;
+                break;
+            }
+        }
+        played.info.insert("raw_reward".into(), raw_reward);
+        if played.invalid {
+            played.info.insert("manager_invalid_action".into(), 1.0);
+        }
+        self.actions_left -= played.executed.len();
+        if !self.outcome.ended() && self.actions_left == 0 {
+            self.outcome.truncated = true;
+        }
+        Ok(played)
+    }
+}
+
+/// What the next training rollout depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnvManagerState {
+    /// Groups played so far; the next rollout's seeds begin at the base seed plus this.
+    pub counter: u64,
+    /// Levels rejected so far because validation starts there.
+    pub rejected: u64,
+}
+
+/// The episodes of a rollout and the seeds they are reset with.
+pub struct EnvManager {
+    /// The episodes, members of a group next to each other and groups tag by tag.
+    pub episodes: Vec<Episode>,
+    /// First states that no training level may have.
+    pub excluded: BTreeSet<u64>,
+    /// What to go on from.
+    pub state: EnvManagerState,
+    base_seed: u64,
+    n_groups: usize,
+    group_size: usize,
+    mode: Mode,
+}
+
+impl EnvManager {
+    /// Builds the environments of a set.
+    ///
+    /// **Errors** [`EnvManagerError`] for unknown tags, numbers that do not fit, and settings that the environment
+    /// refuses.
+    pub fn new(set: &EnvSet, tags: &BTreeMap<String, Tag>, mode: Mode) -> Result<Self, EnvManagerError> {
+        let key = if mode == Mode::Train { "env.train" } else { "env.val" };
+        let counts = split_groups(set).map_err(|problem| EnvManagerError::Invalid { key, problem })?;
+        let mut episodes = Vec::with_capacity(set.groups * set.group_size);
+        let mut group = 0;
+        for (name, count) in set.tags.iter().zip(&counts) {
+            let tag = tags.get(name).ok_or_else(|| EnvManagerError::UnknownTag {
+                key,
+                tag: name.clone(),
+                known: tags.keys().map(String::as_str).collect::<Vec<_>>().join(", "),
+            })?;
+            let rules = Arc::new(tag_rules(name, tag)?);
+            for _ in 0..*count {
+                for member in 0..set.group_size {
+                    episodes.push(Episode::new(rules.clone(), group, member, build(name, tag)?));
+                }
+                group += 1;
+            }
+        }
+        Ok(EnvManager {
+            episodes,
+            excluded: BTreeSet::new(),
+            state: EnvManagerState::default(),
+            base_seed: set.seed,
+            n_groups: set.groups,
+            group_size: set.group_size,
+            mode,
+        })
+    }
+
+    /// Groups of a rollout.
+    pub fn n_groups(&self) -> usize {
+        self.n_groups
+    }
+
+    /// Members of a group.
+    pub fn group_size(&self) -> usize {
+        self.group_size
+    }
+
+    /// Starts the next rollout: training moves on to new seeds, validation begins again.
+    ///
+    /// Returns the episodes whose environment is broken, by index, with what it said.
+    pub fn reset(&mut self) -> Result<Vec<(usize, EnvError)>, EnvManagerError> {
+        let offset = if self.mode == Mode::Train { self.state.counter } else { 0 };
+        self.reset_at(self.base_seed.wrapping_add(offset))
+    }
+
+    /// Starts the `round`-th of several validation rollouts, each on seeds of its own.
+    pub fn reset_round(&mut self, round: u64) -> Result<Vec<(usize, EnvError)>, EnvManagerError> {
+        self.reset_at(self.base_seed.wrapping_add(round.wrapping_mul(self.n_groups as u64)))
+    }
+
+    /// Starts a rollout with group g at `seed` + g. Training goes on behind these seeds.
+    pub fn reset_at(&mut self, seed: u64) -> Result<Vec<(usize, EnvError)>, EnvManagerError> {
+        if self.mode == Mode::Train {
+            self.state.counter = seed.wrapping_sub(self.base_seed).wrapping_add(self.n_groups as u64);
+        }
+        let mut broken = Vec::new();
+        for group in 0..self.n_groups {
+            let members = group * self.group_size..(group + 1) * self.group_size;
+            let seed = self.choose_level(members.start, seed.wrapping_add(group as u64))?;
+            for index in members {
+                if let Err(error) = self.episodes[index].reset(seed, self.mode) {
+                    broken.push((index, error));
+                }
+            }
+        }
+        Ok(broken)
+    }
+
+    /// The seed, or the first of its successors whose level does not start like one of `excluded`.
+    fn choose_level(&mut self, first: usize, seed: u64) -> Result<u64, EnvManagerError> {
+        let episode = &mut self.episodes[first];
+        if self.excluded.is_empty() || !episode.rules.many_starts {
+            return Ok(seed);
+        }
+        let mut candidate = seed;
+        for attempt in 0..ATTEMPTS {
+            // A broken environment shows itself when the group is reset.
+            if episode.reset(candidate, self.mode).is_err() || !self.excluded.contains(&episode.state_hash) {
+                return Ok(candidate);
+            }
+            self.state.rejected += 1;
+            candidate = another_level(seed, attempt);
+        }
+        Err(EnvManagerError::NoUnseenLevel { tag: episode.rules.name.clone(), attempts: ATTEMPTS })
+    }
+
+    /// The first states of all levels of so many validation rounds.
+    pub fn first_states(&mut self, rounds: u64) -> Result<BTreeSet<u64>, EnvManagerError> {
+        let mut states = BTreeSet::new();
+        for round in 0..rounds.max(1) {
+            self.reset_round(round)?;
+            let many = self.episodes.iter().filter(|episode| episode.rules.many_starts);
+            states.extend(many.map(|episode| episode.state_hash));
+        }
+        Ok(states)
+    }
+}
+
+/// The seed tried after the `attempt`-th level of `seed` was rejected.
+pub fn another_level(seed: u64, attempt: u64) -> u64 {
+    Key::new(seed).named("another level").bits(attempt)
+}
+
+/// Builds one environment of a tag.
+pub fn build(name: &str, tag: &Tag) -> Result<Box<dyn Env>, EnvManagerError> {
+    ragen_envs::make(&tag.r#type, &tag.config.clone().into())
+        .map_err(|source| EnvManagerError::Env { tag: name.into(), source })
+}
+
+/// What the episodes of a tag have in common.
+pub fn tag_rules(name: &str, tag: &Tag) -> Result<TagRules, EnvManagerError> {
+    let env = build(name, tag)?;
+    let spec = ragen_envs::spec(&tag.r#type).map_err(|source| EnvManagerError::Env { tag: name.into(), source })?;
+    Ok(TagRules {
+        name: name.into(),
+        instruction: if tag.instruction.is_empty() { env.instruction() } else { tag.instruction.clone() },
+        legend: env.legend(),
+        max_actions: tag.max_actions,
+        single_action: tag.single_action,
+        max_tokens: tag.max_tokens,
+        many_starts: spec.many_starts,
+    })
+}
+
+/// Groups of each tag: those given, or an even split with the remainder to the first tags.
+fn split_groups(set: &EnvSet) -> Result<Vec<usize>, String> {
+    let n_tags = set.tags.len();
+    if n_tags == 0 || set.groups == 0 || set.group_size == 0 {
+        return Err("tags, groups and group_size must not be empty".into());
+    }
+    if set.n_groups.is_empty() {
+        return Ok((0..n_tags).map(|i| set.groups / n_tags + usize::from(i < set.groups % n_tags)).collect());
+    }
+    let sum: usize = set.n_groups.iter().sum();
+    match set.n_groups.len() == n_tags && sum == set.groups {
+        true => Ok(set.n_groups.clone()),
+        false => Err(format!(
+            "n_groups has {} entries with sum {sum}; it needs one for each of {n_tags} tags with sum groups = {}",
+            set.n_groups.len(),
+            set.groups
+        )),
+    }
+}
