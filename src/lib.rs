@@ -10,6 +10,8 @@ pub mod estimator;
 pub mod filter;
 pub mod objective;
 pub mod policy;
+pub mod protocol;
 pub mod reward;
 pub mod run;
+pub mod statistics;
 pub mod trajectory;
