@@ -219,10 +219,10 @@ fn check_filter(case: &mut Case) {
         .zip(trajectories)
         .map(|(&group, trajectory)| Measurement { group, trajectory, reward: 0.0, n_tokens: 0, entropy: 0.0 })
         .collect();
-    for (row, reward) in rows.iter_mut().zip(case.inputs.find("scores").unwrap_or(Vec::<f64>::new())) {
+    for (row, reward) in rows.iter_mut().zip(case.inputs.find::<Vec<f64>>("scores").unwrap_or_default()) {
         row.reward = reward;
     }
-    for (row, n_tokens) in rows.iter_mut().zip(case.inputs.find("lengths").unwrap_or(Vec::<usize>::new())) {
+    for (row, n_tokens) in rows.iter_mut().zip(case.inputs.find::<Vec<usize>>("lengths").unwrap_or_default()) {
         row.n_tokens = n_tokens;
     }
     if let Some(entropies) = case.inputs.find::<Matrix>("entropys") {
