@@ -4,15 +4,18 @@
 
 pub mod atomic_file;
 pub mod device;
+pub mod kv_cache;
 pub mod math;
 pub mod named_buffers;
 pub mod ops;
 pub mod optim;
 pub mod params;
 pub mod random;
+pub mod sampler;
 pub mod simd;
 pub mod threads;
 pub mod token_tree;
+pub mod tokenizer;
 pub mod transformer;
 pub mod twin;
 pub mod weights;

@@ -74,6 +74,8 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     const MR: usize;
     /// Vectors across the register block.
     const NV: usize;
+    /// The path's name, to call a dispatched function from inside a kernel.
+    const ISA: Isa;
 
     /// All lanes `x`.
     unsafe fn splat(x: f32) -> Self::V;
@@ -188,6 +190,7 @@ unsafe impl Simd for Plain {
     type V = [f32; LANES];
     const MR: usize = 4;
     const NV: usize = 1;
+    const ISA: Isa = Isa::Plain;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::V {
@@ -263,7 +266,7 @@ unsafe impl Simd for Plain {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{LANES, Simd};
+    use super::{Isa, LANES, Simd};
     use std::arch::x86_64::*;
 
     /// AVX2 with FMA: two registers of 8.
@@ -296,6 +299,7 @@ mod x86 {
         type V = (__m256, __m256);
         const MR: usize = 6;
         const NV: usize = 1;
+        const ISA: Isa = Isa::Avx2;
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self::V {
@@ -421,6 +425,7 @@ mod x86 {
         type V = __m512;
         const MR: usize = 12;
         const NV: usize = 2;
+        const ISA: Isa = Isa::Avx512;
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self::V {

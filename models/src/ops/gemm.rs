@@ -8,7 +8,7 @@
 //! either orientation) or given row-major and packed block by block inside the product; C is `[m, n]` row-major.
 
 use crate::device::Cpu;
-use crate::simd::{LANES, Simd, dispatch};
+use crate::simd::{Isa, LANES, Simd, dispatch};
 use crate::threads::Shards;
 use std::cell::RefCell;
 
@@ -229,7 +229,7 @@ unsafe fn multiply_kernel<S: Simd>(
                     // SAFETY: the panel holds kc × width elements, A's rows were checked by the caller, the tile lies in C.
                     unsafe {
                         let c = c.add(m0 * c_row + j0);
-                        column::<S>(mc, kc, a_ptr, a_row, a_step, panel, width, c, c_row, columns, add);
+                        column(S::ISA, mc, kc, a_ptr, a_row, a_step, panel, width, c, c_row, columns, add);
                     }
                 }
             }
@@ -268,13 +268,49 @@ fn pack_rows<S: Simd>(block: &mut Vec<f32>, b: &[f32], ldb: usize, k0: usize, kc
     }
 }
 
-/// `rows × columns` of C from one panel, in register blocks of as many rows as fit.
+/// `rows × columns` of C from one panel, in register blocks of as many rows as fit. Not inlined, so that its many
+/// register blocks exist once a path.
 ///
 /// # Safety
-/// A holds `rows × k`, the panel `k` rows of `width::<S>()` at distance `b_step` (only `columns` are read when
-/// they are fewer and `b_step` says that the panel is not padded), C `rows × columns` at row distance `c_row`.
+/// The machine has the path `isa`. A holds `rows × k`, the panel `k` rows of whole vectors at distance `b_step`, C
+/// `rows × columns` at row distance `c_row`.
 #[inline(always)]
-pub(crate) unsafe fn column<S: Simd>(
+pub(crate) unsafe fn column(
+    isa: Isa,
+    rows: usize,
+    k: usize,
+    a: *const f32,
+    a_row: usize,
+    a_step: usize,
+    b: *const f32,
+    b_step: usize,
+    c: *mut f32,
+    c_row: usize,
+    columns: usize,
+    add: bool,
+) {
+    register_blocks(isa, rows, k, a, a_row, a_step, b, b_step, c, c_row, columns, add);
+}
+
+dispatch!(
+    #[inline(always)]
+    fn register_blocks(
+        rows: usize,
+        k: usize,
+        a: *const f32,
+        a_row: usize,
+        a_step: usize,
+        b: *const f32,
+        b_step: usize,
+        c: *mut f32,
+        c_row: usize,
+        columns: usize,
+        add: bool,
+    ) = register_blocks_kernel
+);
+
+#[inline(always)]
+unsafe fn register_blocks_kernel<S: Simd>(
     rows: usize,
     k: usize,
     a: *const f32,
@@ -299,7 +335,7 @@ pub(crate) unsafe fn column<S: Simd>(
             }
         )* };
     }
-    blocks!(12, 8, 6, 4, 3, 2, 1);
+    blocks!(12, 8, 6, 4, 2, 1);
 }
 
 /// One register block: `MR` rows by up to `S::NV` vectors, k steps, each element its own chain.
@@ -378,7 +414,6 @@ unsafe fn tile<S: Simd, const MR: usize, const NV: usize, const PART: bool>(
 mod tests {
     use super::*;
     use crate::random::Key;
-    use crate::simd::Isa;
 
     fn matrix(seed: u64, len: usize) -> Vec<f32> {
         (0..len).map(|i| Key::new(seed).normal(i as u64) as f32).collect()

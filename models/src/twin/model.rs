@@ -10,6 +10,7 @@
 //! ```
 
 use super::*;
+pub use crate::ops::head::{PerTarget, Target};
 use crate::params::{Params, Table};
 use crate::token_tree::TokenTree;
 use crate::transformer::Config;
@@ -23,28 +24,6 @@ pub struct Model<'a, T> {
     pub table: &'a Table,
     /// All parameters, `[table.len()]`.
     pub weights: &'a [T],
-}
-
-/// A token to score: `token` is predicted by the hidden state of packed row `row`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The packed row of the token before it.
-    pub row: usize,
-    /// The token.
-    pub token: u32,
-    /// The ids that it was drawn from; `None` is the whole vocabulary.
-    pub kept: Option<Vec<u32>>,
-}
-
-/// One number of each kind a target: the model's outputs, or the derivatives of the loss with respect to them (the seeds).
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PerTarget<T> {
-    /// Log-probability of the token, over its kept set.
-    pub logp: Vec<T>,
-    /// Entropy in nats, over the vocabulary.
-    pub entropy: Vec<T>,
-    /// The value head's output at the target's row; empty without a value head.
-    pub value: Vec<T>,
 }
 
 /// What a layer's forward leaves behind for its backward; every tensor has one line a packed row.

@@ -1,0 +1,191 @@
+//! Keys and values of growing sequences, in pages that sequences with a common prefix share.
+//!
+//! A page holds [`PAGE`] positions of all layers and key heads. Forking a sequence shares its pages; the last, partly filled one
+//! is copied when either side grows. What earlier turns computed stays until the sequence is closed.
+
+use crate::ops::attention::{Heads, PAGE, PageLayout};
+use crate::simd::Isa;
+
+/// A sequence in a [`KvCache`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CacheId(usize);
+
+#[derive(Clone, Debug, Default)]
+struct Sequence {
+    pages: Vec<usize>,
+    len: usize,
+}
+
+/// The pages, who uses them, and the sequences made of them.
+pub struct KvCache {
+    /// Layout of one head's part of a page.
+    pub(crate) layout: PageLayout,
+    kv_heads: usize,
+    layers: usize,
+    pages: Vec<Box<[f32]>>,
+    /// Sequences that use each page.
+    users: Vec<usize>,
+    free_pages: Vec<usize>,
+    sequences: Vec<Option<Sequence>>,
+    free_ids: Vec<usize>,
+}
+
+impl KvCache {
+    /// An empty cache for a model of `layers` layers with these heads.
+    pub fn new(isa: Isa, layers: usize, heads: Heads) -> Self {
+        KvCache {
+            layout: PageLayout::new(isa, heads.head_dim),
+            kv_heads: heads.n_kv_heads,
+            layers,
+            pages: Vec::new(),
+            users: Vec::new(),
+            free_pages: Vec::new(),
+            sequences: Vec::new(),
+            free_ids: Vec::new(),
+        }
+    }
+
+    /// A new, empty sequence.
+    pub fn open(&mut self) -> CacheId {
+        self.insert(Sequence::default())
+    }
+
+    fn insert(&mut self, sequence: Sequence) -> CacheId {
+        match self.free_ids.pop() {
+            Some(id) => {
+                self.sequences[id] = Some(sequence);
+                CacheId(id)
+            }
+            None => {
+                self.sequences.push(Some(sequence));
+                CacheId(self.sequences.len() - 1)
+            }
+        }
+    }
+
+    /// Makes the empty sequence `id` a continuation of `source`, sharing all that it holds.
+    ///
+    /// **Panics** if either is closed or `id` is not empty.
+    pub fn share(&mut self, id: CacheId, source: CacheId) {
+        assert_eq!(self.len(id), 0, "only an empty sequence can take over another's pages");
+        let shared = self.get(source).clone();
+        for &page in &shared.pages {
+            self.users[page] += 1;
+        }
+        self.sequences[id.0] = Some(shared);
+    }
+
+    /// Forgets a sequence; pages that no other sequence uses are free again.
+    pub fn close(&mut self, id: CacheId) {
+        if let Some(sequence) = self.sequences.get_mut(id.0).and_then(Option::take) {
+            for page in sequence.pages {
+                self.release(page);
+            }
+            self.free_ids.push(id.0);
+        }
+    }
+
+    fn release(&mut self, page: usize) {
+        self.users[page] -= 1;
+        if self.users[page] == 0 {
+            self.free_pages.push(page);
+        }
+    }
+
+    fn get(&self, id: CacheId) -> &Sequence {
+        self.sequences[id.0].as_ref().expect("the sequence is open")
+    }
+
+    /// Tokens that the sequence holds.
+    pub fn len(&self, id: CacheId) -> usize {
+        self.get(id).len
+    }
+
+    /// Whether no sequence is open.
+    pub fn is_empty(&self) -> bool {
+        self.sequences.iter().all(Option::is_none)
+    }
+
+    /// Bytes of all pages that were ever needed at once.
+    pub fn bytes(&self) -> usize {
+        self.pages.len() * self.page_len() * size_of::<f32>()
+    }
+
+    fn page_len(&self) -> usize {
+        self.layers * self.kv_heads * self.layout.len()
+    }
+
+    /// Makes room for `tokens` more tokens and counts them as held; the caller then writes their keys and values.
+    pub(crate) fn grow(&mut self, id: CacheId, tokens: usize) {
+        let mut sequence = self.sequences[id.0].take().expect("the sequence is open");
+        if let Some(last) = sequence.pages.last_mut()
+            && tokens > 0
+            && sequence.len % PAGE > 0
+            && self.users[*last] > 1
+        {
+            let copy = self.page();
+            let (from, to) = (*last, copy);
+            let source = std::mem::take(&mut self.pages[from]);
+            self.pages[to].copy_from_slice(&source);
+            self.pages[from] = source;
+            self.release(from);
+            *last = copy;
+        }
+        sequence.len += tokens;
+        while sequence.pages.len() * PAGE < sequence.len {
+            let page = self.page();
+            sequence.pages.push(page);
+        }
+        self.sequences[id.0] = Some(sequence);
+    }
+
+    fn page(&mut self) -> usize {
+        let page = self.free_pages.pop().unwrap_or_else(|| {
+            self.pages.push(vec![0.0; self.page_len()].into_boxed_slice());
+            self.users.push(0);
+            self.pages.len() - 1
+        });
+        // Slots that nothing fills are read against zero weights, so they must be finite: old keys and values are.
+        self.users[page] = 1;
+        page
+    }
+
+    /// Pointers to the pages of a sequence, first page first; those from `writable` on belong to it alone.
+    pub(crate) fn pointers(&mut self, id: CacheId) -> Vec<*mut f32> {
+        let list = self.get(id).pages.clone();
+        list.into_iter().map(|p| self.pages[p].as_mut_ptr()).collect()
+    }
+
+    /// Offset of a layer's and key head's part within a page.
+    pub(crate) fn offset(&self, layer: usize, h: usize) -> usize {
+        (layer * self.kv_heads + h) * self.layout.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forks_share_whole_pages_and_copy_the_last_one() {
+        let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 4 };
+        let mut cache = KvCache::new(Isa::Plain, 1, heads);
+        let a = cache.open();
+        cache.grow(a, PAGE + 3);
+        let b = cache.open();
+        cache.share(b, a);
+        assert_eq!(cache.pointers(a), cache.pointers(b));
+        cache.grow(b, 1);
+        assert_eq!(cache.pointers(a)[0], cache.pointers(b)[0]);
+        assert_ne!(cache.pointers(a)[1], cache.pointers(b)[1]);
+        assert_eq!((cache.len(a), cache.len(b)), (PAGE + 3, PAGE + 4));
+        let bytes = cache.bytes();
+        cache.close(a);
+        let c = cache.open();
+        cache.grow(c, 2);
+        assert_eq!(cache.bytes(), bytes, "a freed page is used again");
+        cache.close(b);
+        cache.close(c);
+        assert!(cache.is_empty());
+    }
+}

@@ -1,0 +1,258 @@
+//! The fast engine against its f64 twin, and against itself: alone, batched, packed, prefix-shared, cached, on every
+//! instruction path and with one or more threads.
+
+use ragen_models::device::Cpu;
+use ragen_models::kv_cache::CacheId;
+use ragen_models::ops::head::{PerTarget, Target, row_stats};
+use ragen_models::params::Params;
+use ragen_models::random::Key;
+use ragen_models::simd::Isa;
+use ragen_models::token_tree::TokenTree;
+use ragen_models::transformer::{Activations, Append, Config, Gradients, Transformer};
+use ragen_models::twin;
+
+fn config(kind: usize) -> Config {
+    Config {
+        vocab: 83,
+        d_model: 40,
+        n_layers: 2,
+        n_heads: [4, 6, 2][kind],
+        n_kv_heads: [2, 1, 2][kind],
+        head_dim: [10, 24, 32][kind],
+        d_ff: 72,
+        rope_theta: 500.0,
+        norm_eps: 1e-5,
+        tied_embeddings: kind == 1,
+        qkv_bias: kind == 0,
+        qk_norm: kind == 1,
+        value_head: kind != 2,
+        max_positions: 256,
+    }
+}
+
+/// Every parameter random, so that no gradient is zero by accident.
+fn weights(config: &Config) -> Params {
+    let mut params = Transformer::initial(config, 1);
+    for (i, w) in params.data.iter_mut().enumerate() {
+        *w += (0.1 * Key::new(9).normal(i as u64)) as f32;
+    }
+    params
+}
+
+fn ids(seed: u64, n: usize, vocab: usize) -> Vec<u32> {
+    (0..n).map(|i| Key::new(seed).below(i as u64, vocab) as u32).collect()
+}
+
+/// A root of 37 with two children, one of which has a child (an empty one too), and a second tree.
+fn branching(vocab: usize) -> TokenTree {
+    let mut tree = TokenTree::new();
+    let root = tree.push(None, &ids(1, 37, vocab));
+    let a = tree.push(Some(root), &ids(2, 30, vocab));
+    let empty = tree.push(Some(root), &[]);
+    tree.push(Some(empty), &ids(3, 5, vocab));
+    tree.push(Some(a), &ids(4, 70, vocab));
+    tree.push(None, &ids(5, 64, vocab));
+    tree
+}
+
+fn targets(tree: &TokenTree, vocab: usize) -> Vec<Target> {
+    (0..tree.rows())
+        .step_by(2)
+        .map(|row| {
+            let token = Key::new(77).below(row as u64, vocab) as u32;
+            let mut kept: Vec<u32> = ids(row as u64 + 100, 9, vocab);
+            kept.push(token);
+            kept.sort_unstable();
+            kept.dedup();
+            Target { row, token, kept: (row % 6 == 0).then_some(kept) }
+        })
+        .collect()
+}
+
+fn seeds(n: usize, value: bool) -> PerTarget<f32> {
+    let draw = |k: u64, n: usize| (0..n).map(|i| Key::new(k).normal(i as u64) as f32).collect();
+    PerTarget { logp: draw(21, n), entropy: draw(22, n), value: draw(23, if value { n } else { 0 }) }
+}
+
+fn assert_near(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let scale = want.iter().fold(1e-3f64, |m, x| m.max(x.abs()));
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!((f64::from(*g) - w).abs() <= tolerance * scale, "{what}[{i}] = {g}, not {w} (scale {scale})");
+    }
+}
+
+#[test]
+fn agrees_with_the_twin_forward_and_backward() {
+    for kind in 0..3 {
+        let config = config(kind);
+        let params = weights(&config);
+        let tree = branching(config.vocab);
+        let targets = targets(&tree, config.vocab);
+        let seeds = seeds(targets.len(), config.value_head);
+        let wide = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+
+        let data = twin::model::convert::<f64>(&params);
+        let oracle = twin::model::Model { config: &config, table: &params.table, weights: &data };
+        let oracle_acts = oracle.forward(&tree);
+        let scores = oracle.score(&oracle_acts, &targets, 0.7);
+        let oracle_seeds =
+            PerTarget { logp: wide(&seeds.logp), entropy: wide(&seeds.entropy), value: wide(&seeds.value) };
+        let mut oracle_grads = vec![0.0; data.len()];
+        // The fast engine takes the temperature as the f32 nearest to 0.7.
+        let t = f64::from(0.7f32);
+        oracle.backward(&tree, &oracle_acts, &targets, t, &oracle_seeds, &mut oracle_grads);
+
+        for isa in Isa::available() {
+            let cpu = Cpu::with(isa, 2);
+            let model = Transformer::new(&cpu, config.clone(), params.clone());
+            let mut acts = Activations::default();
+            model.forward(&cpu, &tree, &mut acts, true);
+            let rows: Vec<usize> = (0..tree.rows()).collect();
+            assert_near("logits", &model.logits(&cpu, &acts, &rows), &oracle.logits(&oracle_acts), 1e-5);
+            let values = model.values(&cpu, &acts, &targets, 0.7);
+            assert_near("logp", &values.logp, &scores.logp, 1e-5);
+            assert_near("entropy", &values.entropy, &scores.entropy, 1e-5);
+            assert_near("value", &values.value, &scores.value, 1e-5);
+            let mut grads = Gradients::zeros(&model);
+            model.backward(&cpu, &tree, &mut acts, &targets, 0.7, &seeds, &mut grads);
+            let once = grads.total().data.clone();
+            for entry in &params.table.entries {
+                let what = format!("kind {kind}: gradient of {}", entry.name);
+                assert_near(&what, &once[entry.range()], &oracle_grads[entry.range()], 2e-5);
+            }
+            model.backward(&cpu, &tree, &mut acts, &targets, 0.7, &seeds, &mut grads);
+            for (twice, once) in grads.total().data.iter().zip(&once) {
+                assert!((twice - 2.0 * once).abs() <= 1e-5 * once.abs().max(1.0), "a backward adds");
+            }
+        }
+    }
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn log_probabilities_are_equal_in_every_bit_however_they_are_computed() {
+    for kind in 0..3 {
+        let config = config(kind);
+        let params = weights(&config);
+        // 32 sequences of odd lengths with a common prefix of 41 tokens.
+        let prefix = ids(50, 41, config.vocab);
+        let rows: Vec<Vec<u32>> =
+            (0..32).map(|i| [prefix.clone(), ids(60 + i, 5 + (i as usize * 7) % 60, config.vocab)].concat()).collect();
+        let mut expected: Option<Vec<Vec<u32>>> = None;
+        for isa in Isa::available() {
+            for threads in [1, 2] {
+                let cpu = Cpu::with(isa, threads);
+                let model = Transformer::new(&cpu, config.clone(), params.clone());
+                let mut acts = Activations::default();
+                let mut score = |tree: &TokenTree, wanted: &[(usize, u32)]| {
+                    model.forward(&cpu, tree, &mut acts, false);
+                    let targets: Vec<Target> =
+                        wanted.iter().map(|&(row, token)| Target { row, token, kept: None }).collect();
+                    bits(&model.values(&cpu, &acts, &targets, 0.7).logp)
+                };
+                let alone: Vec<Vec<u32>> = rows
+                    .iter()
+                    .map(|row| {
+                        let wanted: Vec<_> = (41..row.len()).map(|t| (t - 1, row[t])).collect();
+                        score(&TokenTree::from_rows(&[row]), &wanted)
+                    })
+                    .collect();
+                let expected = expected.get_or_insert_with(|| alone.clone());
+                assert_eq!(&alone, expected, "{isa:?}, {threads} threads, alone");
+                for batch in [8, 32] {
+                    let tree = TokenTree::from_rows(&rows[..batch]);
+                    let wanted: Vec<_> = rows[..batch]
+                        .iter()
+                        .zip(&tree.segments)
+                        .flat_map(|(row, s)| (41..row.len()).map(move |t| (s.start + t - 1, row[t])))
+                        .collect();
+                    assert_eq!(score(&tree, &wanted), expected[..batch].concat(), "{isa:?}, batch of {batch}");
+                }
+                let mut tree = TokenTree::new();
+                let root = tree.push(None, &prefix);
+                let mut wanted = Vec::new();
+                for row in &rows {
+                    let s = tree.push(Some(root), &row[41..]);
+                    let start = tree.segments[s].start;
+                    wanted.push((40, row[41]));
+                    wanted.extend((42..row.len()).map(|t| (start + t - 42, row[t])));
+                }
+                assert_eq!(score(&tree, &wanted), expected.concat(), "{isa:?}, prefix shared");
+
+                // Decoded: prefill of the prefix, shared by all, then token by token, all sequences at once.
+                let mut cache = model.new_cache(&cpu);
+                let first = cache.open();
+                let mut logits = Vec::new();
+                model.extend(&cpu, &mut cache, &[Append { id: first, tokens: &prefix }], &mut logits);
+                let sequences: Vec<CacheId> = rows
+                    .iter()
+                    .map(|_| {
+                        let id = cache.open();
+                        cache.share(id, first);
+                        id
+                    })
+                    .collect();
+                let logp =
+                    |logits: &[f32], token: u32| row_stats(isa, logits, 0.7).logp(logits[token as usize]).to_bits();
+                let mut decoded: Vec<Vec<u32>> = rows.iter().map(|row| vec![logp(&logits, row[41])]).collect();
+                for t in 41..rows.iter().map(Vec::len).max().unwrap() - 1 {
+                    let active: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].len() > t + 1).collect();
+                    let appends: Vec<Append<'_>> =
+                        active.iter().map(|&i| Append { id: sequences[i], tokens: &rows[i][t..t + 1] }).collect();
+                    model.extend(&cpu, &mut cache, &appends, &mut logits);
+                    for (n, &i) in active.iter().enumerate() {
+                        decoded[i].push(logp(&logits[n * config.vocab..][..config.vocab], rows[i][t + 1]));
+                    }
+                }
+                assert_eq!(&decoded, expected, "{isa:?}, {threads} threads, decoded");
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_do_not_depend_on_threads_paths_or_micro_batches() {
+    for kind in 0..3 {
+        let config = config(kind);
+        let params = weights(&config);
+        let rows: Vec<Vec<u32>> = (0..8).map(|i| ids(60 + i, 5 + (i as usize * 17) % 60, config.vocab)).collect();
+        let mut expected: Option<Vec<u32>> = None;
+        for isa in Isa::available() {
+            for threads in [1, 2] {
+                let cpu = Cpu::with(isa, threads);
+                let model = Transformer::new(&cpu, config.clone(), params.clone());
+                for micro in [1, 2, 4, 8] {
+                    let mut grads = Gradients::zeros(&model);
+                    let mut acts = Activations::default();
+                    for (m, rows) in rows.chunks(micro).enumerate() {
+                        let tree = TokenTree::from_rows(rows);
+                        model.forward(&cpu, &tree, &mut acts, true);
+                        let targets: Vec<Target> = tree
+                            .segments
+                            .iter()
+                            .flat_map(|s| s.rows().skip(1))
+                            .map(|row| Target { row: row - 1, token: tree.ids[row], kept: None })
+                            .collect();
+                        // The seed of a token depends on the token only, not on where its micro-batch starts.
+                        let logp = targets.iter().map(|t| (t.token as f32).sin()).collect();
+                        let entropy = vec![0.01; targets.len()];
+                        let value = if config.value_head { vec![0.1; targets.len()] } else { vec![] };
+                        assert!(m < 8);
+                        let seeds = PerTarget { logp, entropy, value };
+                        model.backward(&cpu, &tree, &mut acts, &targets, 1.0, &seeds, &mut grads);
+                    }
+                    let got = bits(&grads.total().data);
+                    let expected = expected.get_or_insert_with(|| got.clone());
+                    for entry in &params.table.entries {
+                        let same = got[entry.range()] == expected[entry.range()];
+                        assert!(same, "{}: {isa:?}, {threads} threads, micro-batches of {micro}", entry.name);
+                    }
+                }
+            }
+        }
+    }
+}
