@@ -6,10 +6,12 @@ mod golden_data;
 
 use golden_data::*;
 use ragen_models::device::Cpu;
+use ragen_models::ops::head::{RowSeeds, row_bwd, row_stats};
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
+use ragen_models::simd::Isa;
 use ragen_models::token_tree::TokenTree;
-use ragen_models::transformer::Config;
+use ragen_models::transformer::{Activations, Append, Config, Gradients, Transformer};
 use ragen_models::twin;
 use ragen_models::twin::model::{Model, PerTarget, Target, convert};
 use ragen_models::weights;
@@ -385,6 +387,88 @@ impl Engine for Twin {
             logps.push(logp[best]);
         }
         (row.split_off(prompt.len()), logps)
+    }
+}
+
+/// The fast path, decoding over its cache.
+struct Fast {
+    cpu: Cpu,
+    model: Transformer,
+}
+
+impl Engine for Fast {
+    fn load(config: &Config, params: &Params) -> Self {
+        let cpu = Cpu::new(2).expect("RAGEN_ISA is unset or names a path of this machine");
+        Fast { model: Transformer::new(&cpu, config.clone(), params.clone()), cpu }
+    }
+
+    fn logits(&mut self, rows: &[Vec<u32>]) -> Vec<f64> {
+        let (tree, mut acts) = (TokenTree::from_rows(rows), Activations::default());
+        self.model.forward(&self.cpu, &tree, &mut acts, false);
+        widen(&self.model.logits(&self.cpu, &acts, &(0..tree.rows()).collect::<Vec<_>>()))
+    }
+
+    fn score(&mut self, rows: &[Vec<u32>], targets: &[Target]) -> PerTarget<f64> {
+        let (tree, mut acts) = (TokenTree::from_rows(rows), Activations::default());
+        self.model.forward(&self.cpu, &tree, &mut acts, false);
+        let values = self.model.values(&self.cpu, &acts, targets, 1.0);
+        PerTarget { logp: widen(&values.logp), entropy: widen(&values.entropy), value: widen(&values.value) }
+    }
+
+    fn gradients(&mut self, rows: &[Vec<u32>], targets: &[Target], seeds: &PerTarget<f64>) -> Vec<f64> {
+        let (tree, mut acts) = (TokenTree::from_rows(rows), Activations::default());
+        let mut grads = Gradients::zeros(&self.model);
+        self.model.forward(&self.cpu, &tree, &mut acts, true);
+        let narrow = |x: &[f64]| x.iter().map(|&x| x as f32).collect();
+        let seeds =
+            PerTarget { logp: narrow(&seeds.logp), entropy: narrow(&seeds.entropy), value: narrow(&seeds.value) };
+        self.model.backward(&self.cpu, &tree, &mut acts, targets, 1.0, &seeds, &mut grads);
+        widen(&grads.total().data)
+    }
+
+    fn greedy(&mut self, prompt: &[u32], n: usize) -> (Vec<u32>, Vec<f64>) {
+        let mut cache = self.model.new_cache(&self.cpu);
+        let id = cache.open();
+        let (mut tokens, mut chosen, mut logps, mut logits) = (prompt.to_vec(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..n {
+            self.model.extend(&self.cpu, &mut cache, &[Append { id, tokens: &tokens }], &mut logits);
+            let best = (0..logits.len()).fold(0, |best, j| if logits[j] > logits[best] { j } else { best });
+            logps.push(f64::from(row_stats(self.cpu.isa, &logits, 1.0).logp(logits[best])));
+            chosen.push(best as u32);
+            tokens = vec![best as u32];
+        }
+        (chosen, logps)
+    }
+}
+
+/// The fast head on one row, on every instruction path in turn.
+struct FastHead(Isa);
+
+impl TokenHead for FastHead {
+    fn score(&self, logits: &[f32], target: u32) -> (f64, f64) {
+        let stats = row_stats(self.0, logits, 1.0);
+        (f64::from(stats.logp(logits[target as usize])), f64::from(stats.entropy()))
+    }
+
+    fn backward(&self, logits: &[f32], target: u32, dlogp: f64, dentropy: f64) -> Vec<f64> {
+        let mut row = logits.to_vec();
+        let stats = row_stats(self.0, logits, 1.0);
+        row_bwd(self.0, &mut row, &stats, target, None, RowSeeds { logp: dlogp as f32, entropy: dentropy as f32 });
+        widen(&row)
+    }
+}
+
+#[test]
+fn golden_fast_models() {
+    for name in MODELS {
+        check_model::<Fast>(name);
+    }
+}
+
+#[test]
+fn golden_fast_log_softmax() {
+    for isa in Isa::available() {
+        check_log_softmax(&FastHead(isa));
     }
 }
 
