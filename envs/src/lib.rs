@@ -17,9 +17,16 @@
 //! ```
 
 pub mod bandit;
+pub mod conformance;
+pub mod frozen_lake;
+pub mod grid;
 mod registry;
 pub mod rng;
 mod settings;
+pub mod sokoban;
+
+#[cfg(test)]
+mod golden;
 
 pub use registry::{Spec, Tag, make, spec, specs, tag, tags};
 pub use rng::Stream;
@@ -118,7 +125,7 @@ pub struct Turn {
 
 /// A task, played in episodes.
 ///
-/// The contract, checked by `conformance`:
+/// The contract, checked by [`conformance`]:
 /// - everything depends on the settings, the seed, the member, the mode and the actions alone;
 /// - [`Env::reset`] may be called at any time; what differs between members of a group is at most in-episode noise;
 /// - a bad action is an ordinary step with `valid = false`, and an action after the end is tolerated;

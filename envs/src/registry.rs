@@ -4,7 +4,7 @@
 //! chosen settings and the budget of an episode, under the name that configurations and metrics use.
 
 use crate::settings::nearest;
-use crate::{Env, EnvError, Setting, bandit};
+use crate::{Env, EnvError, Setting, bandit, frozen_lake, sokoban};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ pub struct Spec {
 }
 
 /// The types, in alphabetical order.
-static SPECS: [Spec; 1] = [bandit::SPEC];
+static SPECS: [Spec; 3] = [bandit::SPEC, frozen_lake::SPEC, sokoban::SPEC];
 
 /// Every environment type, in alphabetical order.
 pub fn specs() -> &'static [Spec] {
@@ -136,4 +136,90 @@ pub fn tag(name: &str) -> Result<Tag, EnvError> {
     let tags = tags();
     let known = tags.iter().map(|tag| tag.name.as_str()).collect();
     tags.iter().find(|tag| tag.name == name).cloned().ok_or_else(|| unknown("tag", name, known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(env_type: &str, config: Value) -> Vec<(String, String)> {
+        match make(env_type, &config).err() {
+            Some(EnvError::Config { problems, .. }) => problems.into_iter().map(|p| (p.key, p.message)).collect(),
+            other => panic!("{env_type} {config} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_table_is_complete_and_every_tag_builds() {
+        for spec in specs() {
+            let defaults = spec.settings.iter().map(|setting| {
+                let value: Value = serde_json::from_str(setting.default).unwrap();
+                (setting.name.to_owned(), value)
+            });
+            assert!((spec.unavailable)().is_none());
+            make(spec.env_type, &Value::Object(defaults.collect())).unwrap();
+            make(spec.env_type, &Value::Null).unwrap();
+        }
+        for tag in tags() {
+            tag.make().unwrap();
+            assert_eq!(super::tag(&tag.name), Ok(tag));
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_answered_with_the_nearest() {
+        let message = |error: Option<EnvError>| error.unwrap().to_string();
+        let said = message(make("sokobann", &Value::Null).err());
+        assert_eq!(
+            said,
+            "unknown environment type `sokobann` (did you mean `sokoban`?); there are bandit, frozen_lake, sokoban"
+        );
+        assert!(message(tag("simplesokoban").err()).contains("did you mean `SimpleSokoban`?"));
+        assert!(!message(tag("qqq").err()).contains("did you mean"));
+    }
+
+    #[test]
+    fn every_wrong_setting_is_listed_with_its_key() {
+        let found =
+            problems("sokoban", json!({"num_boxs": 2, "max_steps": "many", "dim_room": [6], "generator": "maze"}));
+        let keys: Vec<&str> = found.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(keys, ["num_boxs", "dim_room", "generator", "max_steps"]);
+        assert!(found[0].1.contains("did you mean `num_boxes`?"), "{}", found[0].1);
+        assert_eq!(found[2].1, "is \"maze\" but must be one of rooms, open");
+        let text = make("sokoban", &json!({"num_boxs": 2, "max_steps": "many"})).err().unwrap().to_string();
+        assert!(text.starts_with("environment `sokoban`: num_boxs: unknown setting"), "{text}");
+        assert!(text.contains("; max_steps: is \"many\" but must be a whole number from 1 to 1000000"), "{text}");
+    }
+
+    #[test]
+    fn impossible_settings_are_errors_at_construction() {
+        for (env_type, config, key) in [
+            ("sokoban", json!({"num_boxes": 15}), "num_boxes"),
+            ("sokoban", json!({"num_boxes": 2, "generator": "open", "dim_room": [4, 4]}), "num_boxes"),
+            ("sokoban", json!({"num_boxes": -1}), "num_boxes"),
+            ("sokoban", json!({"dim_room": [6, 17]}), "dim_room"),
+            ("sokoban", json!({"dim_x": 2.5, "dim_y": 6}), "dim_x"),
+            ("sokoban", json!({"solution_moves": [6, 2]}), "solution_moves"),
+            ("sokoban", json!({"observation_format": "ascii"}), "observation_format"),
+            ("sokoban", json!({"render_mode": "rgb_array"}), "render_mode"),
+            ("sokoban", json!({"grid_lookup": {"7": "x"}}), "grid_lookup"),
+            ("sokoban", json!({"grid_lookup": {"0": "_"}}), "grid_lookup"),
+            ("sokoban", json!({"grid_lookup": {"0": "█"}, "observation_format": "compact"}), "grid_lookup"),
+            ("sokoban", json!({"grid_vocab": {"?": "what"}}), "grid_vocab"),
+            ("sokoban", json!({"action_lookup": {"1": "down"}}), "action_lookup"),
+            ("sokoban", json!({"action_lookup": {"5": "jump"}}), "action_lookup"),
+            ("frozen_lake", json!({"success_rate": 1.2}), "success_rate"),
+            ("frozen_lake", json!({"success_rate": "0.8"}), "success_rate"),
+            ("frozen_lake", json!({"p": 0}), "p"),
+            ("frozen_lake", json!({"size": 1}), "size"),
+            ("frozen_lake", json!({"is_slippery": 1}), "is_slippery"),
+            ("frozen_lake", json!({"action_map": {"1": 0, "2": 0, "3": 2, "4": 3}}), "action_map"),
+            ("bandit", json!({"split": "val"}), "split"),
+            ("bandit", json!({"hi_arm_hiscore": null}), "hi_arm_hiscore"),
+            ("bandit", json!([1]), "config"),
+        ] {
+            let found = problems(env_type, config.clone());
+            assert!(found.iter().any(|(found, _)| found == key), "{env_type} {config} gave {found:?}");
+        }
+    }
 }

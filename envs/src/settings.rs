@@ -137,6 +137,15 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// A whole number within a range; `None` for null.
+    pub(crate) fn optional(&mut self, name: &str, range: RangeInclusive<u64>) -> Option<usize> {
+        let must_be = format!("null or a whole number from {} to {}", range.start(), range.end());
+        self.read(name, &must_be, |value| {
+            let number = whole(value).filter(|n| range.contains(n)).map(|n| n as usize);
+            (value.is_null() || number.is_some()).then_some(number)
+        })
+    }
+
     /// `render_mode`: text is the only one; images are known, and refused with the reason.
     pub(crate) fn text_render_mode(&mut self) {
         self.read("render_mode", "text (images are not drawn)", |value| (value == "text").then_some(()));
