@@ -13,5 +13,6 @@ pub mod policy;
 pub mod protocol;
 pub mod reward;
 pub mod run;
+pub mod settings;
 pub mod statistics;
 pub mod trajectory;

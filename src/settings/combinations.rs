@@ -1,0 +1,153 @@
+//! Combinations of keys that cannot work, each value alone being fine.
+
+use super::Problem;
+use crate::config::{Config, ContextMode, EnvSet};
+use crate::estimator::Estimator;
+use crate::filter::{Metric, Strategy};
+use ragen_envs::EnvError;
+
+/// Everything that cannot work together, by key.
+pub(super) fn check(config: &Config) -> Vec<Problem> {
+    let mut found = Found(Vec::new());
+    env_set(&mut found, config, "env.train", &config.env.train);
+    env_set(&mut found, config, "env.val", &config.env.val);
+    envs(&mut found, config);
+    model(&mut found, config);
+    rollout(&mut found, config);
+    update(&mut found, config);
+    device(&mut found, &config.run.device);
+    found.0
+}
+
+struct Found(Vec<Problem>);
+
+impl Found {
+    fn add(&mut self, key: &str, text: impl Into<String>) {
+        self.0.push(Problem { key: key.into(), text: text.into() });
+    }
+}
+
+fn env_set(found: &mut Found, config: &Config, path: &str, set: &EnvSet) {
+    let at = |name: &str| format!("{path}.{name}");
+    if set.tags.is_empty() {
+        found.add(&at("tags"), "names no environment; `ragen envs` lists them");
+    }
+    for (i, tag) in set.tags.iter().enumerate() {
+        if !config.envs.contains_key(tag) {
+            let similarity = |known: &str| strsim::jaro_winkler(known, tag);
+            let near = config.envs.keys().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+            let near = near.map_or(String::new(), |near| format!("; the nearest is {near}"));
+            found.add(&at("tags"), format!("there is no tag {tag}{near}"));
+        }
+        if set.tags[..i].contains(tag) {
+            found.add(&at("tags"), format!("{tag} is named twice"));
+        }
+    }
+    let sum = set.n_groups.iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
+    if !set.n_groups.is_empty() && set.n_groups.len() != set.tags.len() {
+        found.add(&at("n_groups"), format!("has {} numbers for {} tags", set.n_groups.len(), set.tags.len()));
+    } else if !set.n_groups.is_empty() && sum != Some(set.groups) {
+        found.add(&at("n_groups"), format!("must sum to {path}.groups, which is {}", set.groups));
+    }
+    if set.groups < set.tags.len() {
+        found.add(&at("groups"), format!("{} groups cannot serve {} tags", set.groups, set.tags.len()));
+    }
+}
+
+fn envs(found: &mut Found, config: &Config) {
+    for (name, tag) in &config.envs {
+        let at = |key: &str| format!("envs.{name}.{key}");
+        if tag.r#type.is_empty() {
+            found.add(&at("type"), "is missing; `ragen envs` lists the types");
+            continue;
+        }
+        if tag.max_actions == 0 {
+            found.add(&at("max_actions"), "is missing: the most actions in an episode, at least 1");
+        }
+        match ragen_envs::make(&tag.r#type, &serde_json::Value::Object(tag.config.clone())) {
+            Ok(_) => {}
+            Err(EnvError::Config { problems, .. }) => {
+                for problem in problems {
+                    found.add(&at(&format!("config.{}", problem.key)), problem.message);
+                }
+            }
+            // What is not available here is no mistake until it is used.
+            Err(EnvError::Unavailable { .. })
+                if !config.env.train.tags.contains(name) && !config.env.val.tags.contains(name) => {}
+            Err(e) => found.add(&at("type"), e.to_string()),
+        }
+    }
+}
+
+fn model(found: &mut Found, config: &Config) {
+    // The shape counts for a warm start even where training loads a model.
+    let model = &config.model;
+    if !model.d_model.is_multiple_of(model.n_heads) {
+        found.add(
+            "model.n_heads",
+            format!("{} does not divide model.d_model, which is {}", model.n_heads, model.d_model),
+        );
+    } else if !(model.d_model / model.n_heads).is_multiple_of(2) {
+        let width = model.d_model / model.n_heads;
+        found.add(
+            "model.d_model",
+            format!("a head is {width} wide (d_model / n_heads), but RoPE turns pairs: make it even"),
+        );
+    }
+    if !model.n_heads.is_multiple_of(model.n_kv_heads) {
+        let text = format!("{} does not divide model.n_heads, which is {}", model.n_kv_heads, model.n_heads);
+        found.add("model.n_kv_heads", text);
+    }
+}
+
+fn rollout(found: &mut Found, config: &Config) {
+    let rollout = &config.rollout;
+    if rollout.response_tokens >= rollout.model_tokens {
+        let text = format!(
+            "{} leaves no room for a prompt in rollout.model_tokens = {}",
+            rollout.response_tokens, rollout.model_tokens
+        );
+        found.add("rollout.response_tokens", text);
+    }
+    if rollout.action_separator.is_empty() {
+        found.add("rollout.action_separator", "is empty, so actions could not be told apart");
+    }
+    if rollout.context != ContextMode::Full && rollout.context_window == 0 {
+        found.add("rollout.context_window", "is 0, but this rollout.context sees a window: at least 1");
+    }
+}
+
+fn update(found: &mut Found, config: &Config) {
+    let alone = config.env.train.group_size == 1;
+    if config.algorithm.estimator == Estimator::Grpo && alone {
+        found.add(
+            "env.train.group_size",
+            "is 1, but algorithm.estimator = \"grpo\" compares the members of a group: at least 2",
+        );
+    }
+    let filter = &config.filter;
+    let filters = !(filter.strategy == Strategy::TopP && filter.value >= 1.0 && filter.include_zero);
+    if filters && alone && matches!(filter.metric, Metric::RewardVariance | Metric::EntropyVariance) {
+        found.add("filter.metric", "is the spread within a group, but env.train.group_size is 1");
+    }
+    let optims = [("optim", &config.optim, config.run.steps), ("warmstart.optim", &config.warmstart.optim, u64::MAX)];
+    for (path, optim, steps) in optims {
+        for (i, beta) in optim.betas.iter().enumerate() {
+            if *beta >= 1.0 {
+                found.add(&format!("{path}.betas"), format!("beta {} is {beta}, it must be below 1", i + 1));
+            }
+        }
+        if optim.warmup_steps > steps && steps > 0 {
+            let text =
+                format!("{} is more than run.steps, which is {steps}: the rate would never arrive", optim.warmup_steps);
+            found.add(&format!("{path}.warmup_steps"), text);
+        }
+    }
+}
+
+fn device(found: &mut Found, device: &str) {
+    let index = device.strip_prefix("cuda:").map(|n| n.parse::<u32>().is_ok());
+    if !(matches!(device, "auto" | "cpu" | "cuda") || index == Some(true)) {
+        found.add("run.device", format!("{device:?} is none of auto, cpu, cuda, cuda:N"));
+    }
+}

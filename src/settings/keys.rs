@@ -1,0 +1,288 @@
+//! Every key of the configuration: what it expects, its unit, its meaning and the key of RAGEN that it corresponds to.
+//!
+//! This is the one place where keys are described: errors, `docs/configuration.md` and the checks read it. Defaults are
+//! not here, they are the configuration's own. A test holds the table to the keys that a default configuration has.
+
+/// What the value of a key may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Expect {
+    /// True or false.
+    Flag,
+    /// A whole number from the first to the second.
+    Whole(u64, u64),
+    /// A finite number from the first to the second.
+    Number(f64, f64),
+    /// A text.
+    Text,
+    /// One of a few words (and their spellings in RAGEN, which the section's type knows).
+    Word(&'static [&'static str]),
+    /// A whole number from the first on, or the word.
+    WholeOr(u64, &'static str),
+    /// A list of so many numbers within a range.
+    Numbers(usize, f64, f64),
+    /// A list of whole numbers, each from the first on.
+    Wholes(u64),
+    /// A list of texts.
+    Texts,
+    /// A table of an environment's own settings; the environment checks it.
+    Settings,
+}
+
+/// A key of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Dotted path; [`ANY`] stands for any name.
+    pub path: &'static str,
+    /// What its value may be.
+    pub expect: Expect,
+    /// Unit of the value; empty for none.
+    pub unit: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+    /// The key of RAGEN that it corresponds to; empty for none.
+    pub ragen: &'static str,
+}
+
+/// The part of a path that stands for any name: the tag in `envs.TAG.type`.
+pub const ANY: &str = "TAG";
+
+/// The largest whole number of a TOML file.
+const MAX: u64 = i64::MAX as u64;
+const INF: f64 = f64::MAX;
+
+use Expect::{Flag, Number, Numbers, Settings, Text, Texts, Whole, WholeOr, Wholes, Word};
+
+const fn key(
+    path: &'static str,
+    expect: Expect,
+    unit: &'static str,
+    meaning: &'static str,
+    ragen: &'static str,
+) -> Key {
+    Key { path, expect, unit, meaning, ragen }
+}
+
+/// All keys, by section.
+#[rustfmt::skip] // A row a key.
+pub const KEYS: &[Key] = &[
+    key("run.name", Text, "", "Name of the run; without `--run` its directory is `runs/<name>-<seed>`.", "trainer.experiment_name"),
+    key("run.seed", Whole(0, MAX), "", "Root of all random numbers: weights, demonstrations, sampling (`--seed`).", ""),
+    key("run.steps", Whole(0, MAX), "steps", "Training steps.", "trainer.total_training_steps"),
+    key("run.threads", Whole(0, 1024), "", "Worker threads (`--threads`); 0 is one per core. Results do not depend on it.", ""),
+    key("run.device", Text, "", "Where to compute (`--device`): `auto`, `cpu`, `cuda` or `cuda:N`.", "system.CUDA_VISIBLE_DEVICES"),
+    key("run.trajectories_every", Whole(0, MAX), "steps", "Write the trajectories of every n-th step; 0 writes none.", "trainer.generations_to_log_to_wandb"),
+
+    key("model.path", Text, "", "Directory in Hugging Face layout, or the name of a shipped model. Empty: a fresh model of the shape below.", "model_path"),
+    key("model.n_layers", Whole(1, 1 << 16), "", "Blocks.", ""),
+    key("model.d_model", Whole(1, 1 << 20), "", "Width of the residual stream.", ""),
+    key("model.n_heads", Whole(1, 1 << 16), "", "Query heads; divides `model.d_model`.", ""),
+    key("model.n_kv_heads", Whole(1, 1 << 16), "", "Key and value heads; divides `model.n_heads`.", ""),
+    key("model.d_ff", Whole(1, 1 << 24), "", "Hidden width of the SwiGLU.", ""),
+    key("model.rope_theta", Number(1.0, INF), "", "Base of the rotary frequencies.", ""),
+    key("model.norm_eps", Number(0.0, 1.0), "", "Added to the mean square inside RMSNorm.", ""),
+    key("model.tied_embeddings", Flag, "", "The output head is the embedding.", ""),
+    key("model.qkv_bias", Flag, "", "Biases on q, k and v.", ""),
+    key("model.qk_norm", Flag, "", "RMSNorm of every head's q and k.", ""),
+    key("model.value_head", Flag, "", "A value head, also on a loaded model that has none.", ""),
+
+    key("env.train.tags", Texts, "", "The environments trained on, each a key of `[envs]`.", "es_manager.train.env_configs.tags"),
+    key("env.train.groups", Whole(1, 1 << 32), "", "Groups in all.", "es_manager.train.env_groups"),
+    key("env.train.n_groups", Wholes(1), "", "Groups of each tag, summing to `groups`. Empty: an even split, the remainder to the first tags.", "es_manager.train.env_configs.n_groups"),
+    key("env.train.group_size", Whole(1, 1 << 32), "", "Members of a group: trajectories from one seed.", "es_manager.train.group_size"),
+    key("env.train.seed", Whole(0, MAX), "", "Base seed of the training levels; it moves on by `groups` a step.", "seed.train"),
+    key("env.val.tags", Texts, "", "The environments validated on, each a key of `[envs]`.", "es_manager.val.env_configs.tags"),
+    key("env.val.groups", Whole(1, 1 << 32), "", "Groups in all.", "es_manager.val.env_groups"),
+    key("env.val.n_groups", Wholes(1), "", "Groups of each tag, summing to `groups`. Empty: an even split, the remainder to the first tags.", "es_manager.val.env_configs.n_groups"),
+    key("env.val.group_size", Whole(1, 1 << 32), "", "Members of a group; also the k of pass@k.", "es_manager.val.group_size"),
+    key("env.val.seed", Whole(0, MAX), "", "Base seed of the validation levels, the same every time.", "seed.val"),
+
+    key("envs.TAG.type", Text, "", "The environment type, as `ragen envs` lists them.", "custom_envs.TAG.env_type"),
+    key("envs.TAG.max_actions", Whole(1, 1 << 32), "actions", "Actions executed in one episode at most.", "custom_envs.TAG.max_actions_per_traj"),
+    key("envs.TAG.instruction", Text, "", "Task text of the system message. Empty: the environment's own.", "custom_envs.TAG.env_instruction"),
+    key("envs.TAG.single_action", Flag, "", "The whole answer is one action: it is not split at the separator.", ""),
+    key("envs.TAG.max_tokens", Whole(0, 1 << 32), "tokens", "The response length that the prompt announces; never enforced. 0: `rollout.response_tokens`.", "custom_envs.TAG.max_tokens"),
+    key("envs.TAG.config", Settings, "", "The environment's own settings (`ragen envs TAG`); those left out keep the type's defaults.", "custom_envs.TAG.env_config"),
+
+    key("rollout.max_turns", Whole(1, 1 << 32), "turns", "Turns of an episode at most.", "agent_proxy.max_turn"),
+    key("rollout.max_actions_per_turn", Whole(1, 1 << 32), "actions", "Actions of a turn at most; further ones are dropped without penalty.", "agent_proxy.max_actions_per_turn"),
+    key("rollout.action_separator", Text, "", "What separates two actions in an answer.", "agent_proxy.action_sep"),
+    key("rollout.think", Flag, "", "The response reasons between `<think>` tags before it answers.", "agent_proxy.enable_think"),
+    key("rollout.prompt", Word(&["full", "compact"]), "", "How a prompt is laid out: `full` has instruction, legend, budget and format, `compact` only the observation between the role tokens.", ""),
+    key("rollout.force_open_tag", Flag, "", "The prompt ends with the opening tag, which is then not trained: on for chat models, off for the tiny ones.", ""),
+    key("rollout.response_tokens", Whole(1, 1 << 32), "tokens", "Tokens sampled a turn at most.", "rollout.response_length"),
+    key("rollout.model_tokens", Whole(2, 1 << 32), "tokens", "Longest sequence, prompt and responses together.", "rollout.max_model_len"),
+    key("rollout.sampling.temperature", Number(0.0, 100.0), "", "Temperature of training rollouts.", "rollout.temperature"),
+    key("rollout.sampling.top_k", Whole(0, 1 << 32), "tokens", "Keep this many tokens; 0 is off.", "rollout.top_k (−1 is off)"),
+    key("rollout.sampling.top_p", Number(0.0, 1.0), "", "Keep the shortest prefix of the sorted probabilities that reaches this; 1 is off.", "rollout.top_p"),
+    key("rollout.sampling.min_p", Number(0.0, 1.0), "", "Keep tokens of at least this share of the largest probability; 0 is off.", ""),
+    key("rollout.format_penalty", Number(-INF, 0.0), "reward", "Added to an episode's score for each turn that holds an unknown action or none.", "es_manager.format_penalty"),
+    key("rollout.context", Word(&["full", "limited_multi_turn", "single_turn"]), "", "Which part of the history the policy sees: all turns as one row, the last turns as a conversation, or one message that sums them up.", "agent_proxy.context_window_mode"),
+    key("rollout.context_window", Whole(0, 1 << 32), "turns", "Turns seen in the windowed context modes, the present one included.", "agent_proxy.max_context_window"),
+
+    key("reward.grouping", Word(&["state", "inductive", "batch"]), "", "Which trajectories are normalised together: of one group, of one tag, or all.", "agent_proxy.reward_normalization.grouping"),
+    key("reward.method", Word(&["identity", "mean", "mean_std", "asym_clip"]), "", "How scores are normalised. The filter always reads scores that are not.", "agent_proxy.reward_normalization.method"),
+
+    key("filter.strategy", Word(&["top_p", "top_k", "top_k_abs", "min_p"]), "", "How many of the ranked groups are trained on.", "rollout.rollout_filter_strategy"),
+    key("filter.value", Number(0.0, INF), "", "The share or number that the strategy takes; `top_p` with 1 or more keeps every group.", "rollout.rollout_filter_value"),
+    key("filter.kind", Word(&["largest", "smallest"]), "", "Which end of the ranking is kept.", "rollout.rollout_filter_type"),
+    key("filter.metric", Word(&["reward_variance", "reward", "reward_sum", "length", "entropy", "entropy_variance"]), "", "What a group is scored by; the two variances are standard deviations.", "rollout.rollout_filter_metric"),
+    key("filter.include_zero", Flag, "", "Groups whose score is 0 take part in the ranking.", "rollout.rollout_filter_include_zero"),
+    key("filter.top_p_prob_mode", Word(&["linear", "softmax"]), "", "What `top_p` takes the share of: the sum of the scores, or their softmax.", "rollout.rollout_filter_top_p_prob_mode"),
+    key("filter.selection_eps", Number(0.0, INF), "score", "Slack below the share of `top_p` with `linear`; a batch with less score in all is empty.", "rollout.rollout_filter_selection_eps"),
+    key("filter.empty_stop_steps", Whole(0, MAX), "steps", "Training stops after so many empty selections in a row; 0 never.", "rollout.rollout_filter_empty_stop_steps"),
+
+    key("algorithm.estimator", Word(&["gae", "grpo"]), "", "The advantage: `gae` over a value head (PPO), or `grpo` relative to the group.", "algorithm.adv_estimator"),
+    key("algorithm.gamma", Number(0.0, 1.0), "", "Discount from one trained token to the next (`gae`).", "algorithm.gamma"),
+    key("algorithm.lambda", Number(0.0, 1.0), "", "Weight of longer returns: 0 looks one token ahead, 1 sums up to the end (`gae`).", "algorithm.lam"),
+    key("algorithm.norm_by_std", Flag, "", "Divide by the group's standard deviation (`grpo`); false is Dr. GRPO.", "algorithm.norm_adv_by_std_in_grpo"),
+    key("algorithm.epsilon", Number(0.0, INF), "score", "Added to the standard deviation before dividing (`grpo`).", ""),
+
+    key("update.mini_batch", Whole(1, 1 << 32), "trajectories", "Rows of one optimiser step at most; a step's rows are split in order, as evenly as can be.", "ppo_mini_batch_size"),
+    key("update.mini_batches", Whole(0, 1 << 32), "", "Optimiser steps a pass, whatever the number of rows; 0 goes by `mini_batch`.", ""),
+    key("update.micro_batch", Whole(0, 1 << 32), "rows", "Rows of one forward and backward at most; 0 goes by tokens alone. Changes no result.", "micro_batch_size_per_gpu"),
+    key("update.micro_batch_tokens", Whole(1, 1 << 32), "tokens", "Tokens of one forward and backward at most (a longer row goes alone). Bounds memory; changes no result.", ""),
+    key("update.epochs", Whole(1, 1 << 16), "passes", "Passes over a step's rows.", "actor.ppo_epochs"),
+    key("update.rescore", Flag, "", "Score the rows again for the old log-probabilities instead of taking those they were sampled with.", ""),
+    key("update.loss.clip_low", Number(0.0, 1.0), "", "The ratio counts no further down than 1 − this.", "actor.clip_ratio_low"),
+    key("update.loss.clip_high", Number(0.0, INF), "", "The ratio counts no further up than 1 + this.", "actor.clip_ratio_high"),
+    key("update.loss.clip_dual", Number(1.0, INF), "", "For a negative advantage A the loss is at most −A times this (dual clip).", "actor.clip_ratio_c"),
+    key("update.loss.average", Word(&["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]), "", "How token losses become one number.", "actor.loss_agg_mode"),
+    key("update.loss.entropy_coef", Number(-INF, INF), "loss a nat", "Weight of the entropy bonus.", "actor.entropy_coeff"),
+    key("update.loss.value_coef", Number(0.0, INF), "", "Weight of the value loss (`gae`).", ""),
+    key("update.loss.value_clip", Number(0.0, INF), "reward", "The value counts no further from the old one than this.", "critic.cliprange_value"),
+    key("update.loss.kl.coef", Number(0.0, INF), "", "Weight of the penalty on leaving the reference; 0 needs no reference.", "actor.kl_loss_coef"),
+    key("update.loss.kl.kind", Word(&["k1", "k2", "k3", "abs"]), "", "The estimator of the KL divergence: RAGEN's `kl`, `mse`, `low_var_kl`, `abs`.", "actor.kl_loss_type"),
+
+    key("optim.lr", Number(0.0, 1.0), "", "Learning rate after the warm-up.", "actor.optim.lr"),
+    key("optim.betas", Numbers(2, 0.0, 1.0), "", "Decay of AdamW's two moments.", "actor.optim.betas"),
+    key("optim.eps", Number(0.0, 1.0), "", "Added to the root of the second moment.", ""),
+    key("optim.weight_decay", Number(0.0, 1.0), "", "Decoupled weight decay.", "actor.optim.weight_decay"),
+    key("optim.clip_norm", Number(0.0, INF), "", "Largest global gradient norm; 0 does not clip.", "actor.grad_clip"),
+    key("optim.warmup_steps", Whole(0, MAX), "steps", "Training steps over which the rate rises from 0.", ""),
+    key("optim.schedule", Word(&["constant", "linear", "cosine"]), "", "How the rate goes afterwards.", ""),
+    key("optim.floor", Number(0.0, 1.0), "share of `lr`", "What is left of the rate at the last step.", ""),
+
+    key("collapse.every", Whole(0, MAX), "steps", "Measure template collapse on step 1 and on every n-th step; 0 never.", "collapse_detection.compute_freq"),
+    key("collapse.first_turn", Flag, "", "Measure the reasoning of first turns.", "collapse_detection.first_turn_enabled"),
+    key("collapse.num_samples", WholeOr(1, "all"), "pairs", "First-turn pairs that are scored: a number, or `\"all\"`.", "collapse_detection.num_samples"),
+    key("collapse.std_eps", Number(0.0, INF), "nats", "Added to the marginal's standard deviation in `mi_zscore`.", "collapse_detection.std_eps"),
+    key("collapse.ema_decay", Number(0.0, 1.0), "", "How much of the running standard deviation in `mi_zscore_ema` is kept a measurement.", "collapse_detection.ema_decay"),
+
+    key("val.every", Whole(0, MAX), "steps", "Validate on every n-th step, and after the last; 0 never.", "trainer.test_freq"),
+    key("val.before_train", Flag, "", "Validate before the first step too.", "trainer.val_before_train"),
+    key("val.groups", Whole(0, 1 << 32), "", "Groups of a validation between the first and the last step, tags in even parts; 0: those of `env.val`.", ""),
+    key("val.temperature", Number(0.0, 100.0), "", "Temperature of validation rollouts; 0 is greedy.", "rollout.val_kwargs.temperature, do_sample"),
+    key("val.top_k", Whole(0, 1 << 32), "tokens", "Keep this many tokens; 0 is off.", "rollout.val_kwargs.top_k"),
+    key("val.top_p", Number(0.0, 1.0), "", "Keep the shortest prefix of the sorted probabilities that reaches this; 1 is off.", "rollout.val_kwargs.top_p"),
+    key("val.min_p", Number(0.0, 1.0), "", "Keep tokens of at least this share of the largest probability; 0 is off.", ""),
+    key("val.rounds", Whole(1, 1 << 32), "", "Rollouts of the validation set a time, each on seeds of its own.", "trainer.validation_steps"),
+    key("val.exclude_from_training", Flag, "", "No trained level starts from a state that a validation level starts from.", ""),
+
+    key("checkpoint.every", Whole(0, MAX), "steps", "Save on every n-th step, and after the last; 0 never.", "trainer.save_freq"),
+    key("checkpoint.keep", Whole(0, 1 << 32), "", "The newest so many stay; 0 keeps all.", "trainer.max_actor_ckpt_to_keep"),
+
+    key("warmstart.demos", Whole(1, 1 << 32), "trajectories", "Demonstrated trajectories, one pass.", ""),
+    key("warmstart.noise", Number(0.0, 1.0), "", "Probability that a planned move is replaced by a random one.", ""),
+    key("warmstart.full", Number(0.0, 1.0), "", "Probability that a turn holds as many actions as it may; otherwise their number is uniform from 1.", ""),
+    key("warmstart.batch", Whole(1, 1 << 32), "trajectories", "Rows of one optimiser step.", ""),
+    key("warmstart.optim.lr", Number(0.0, 1.0), "", "Learning rate after the warm-up.", ""),
+    key("warmstart.optim.betas", Numbers(2, 0.0, 1.0), "", "Decay of AdamW's two moments.", ""),
+    key("warmstart.optim.eps", Number(0.0, 1.0), "", "Added to the root of the second moment.", ""),
+    key("warmstart.optim.weight_decay", Number(0.0, 1.0), "", "Decoupled weight decay.", ""),
+    key("warmstart.optim.clip_norm", Number(0.0, INF), "", "Largest global gradient norm; 0 does not clip.", ""),
+    key("warmstart.optim.warmup_steps", Whole(0, MAX), "optimiser steps", "Steps over which the rate rises from 0.", ""),
+    key("warmstart.optim.schedule", Word(&["constant", "linear", "cosine"]), "", "How the rate goes afterwards.", ""),
+    key("warmstart.optim.floor", Number(0.0, 1.0), "share of `lr`", "What is left of the rate at the last step.", ""),
+];
+
+/// The key at a dotted path.
+pub fn find(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| matches(key.path, path))
+}
+
+/// Whether a path names a section, such as `update.loss`.
+pub fn is_section(path: &str) -> bool {
+    let depth = path.split('.').count();
+    KEYS.iter().any(|key| {
+        let parts: Vec<&str> = key.path.split('.').collect();
+        parts.len() > depth && matches(&parts[..depth].join("."), path)
+    })
+}
+
+fn matches(pattern: &str, path: &str) -> bool {
+    let (mut pattern, mut path) = (pattern.split('.'), path.split('.'));
+    loop {
+        match (pattern.next(), path.next()) {
+            (None, None) => return true,
+            (Some(p), Some(s)) if p == s || p == ANY => {}
+            _ => return false,
+        }
+    }
+}
+
+/// The known key most similar to a path, spelled with the path's own tag where it names one.
+pub fn nearest(path: &str) -> Option<String> {
+    let last = |p: &str| p.rsplit('.').next().unwrap_or_default().to_string();
+    let tag = path.strip_prefix("envs.").and_then(|rest| rest.split('.').next());
+    let score = |key: &Key| {
+        let whole = strsim::normalized_damerau_levenshtein(key.path, path);
+        // `clip_low=0.1` means the one key that ends so, wherever it is.
+        let end = strsim::normalized_damerau_levenshtein(&last(key.path), &last(path));
+        whole.max(0.95 * end)
+    };
+    let best =
+        KEYS.iter().map(|key| (score(key), key)).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.path.cmp(a.1.path)))?;
+    (best.0 > 0.5).then(|| tag.map_or(best.1.path.to_string(), |tag| best.1.path.replace(ANY, tag)))
+}
+
+impl std::fmt::Display for Expect {
+    /// What is expected, as in "expected a number from 0 to 1".
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let whole = |from: u64, to: u64, what: &str| match (from, to) {
+            (from, to) if to >= 1 << 32 && from == 0 => what.to_string(),
+            (from, to) if to >= 1 << 32 => format!("{what} of at least {from}"),
+            (from, to) => format!("{what} from {from} to {to}"),
+        };
+        let number = |from: f64, to: f64, what: &str| match (from == -INF, to == INF) {
+            (true, true) => what.to_string(),
+            (true, false) => format!("{what} of at most {to}"),
+            (false, true) => format!("{what} of at least {from}"),
+            (false, false) => format!("{what} from {from} to {to}"),
+        };
+        f.write_str(&match *self {
+            Flag => "true or false".to_string(),
+            Whole(from, to) => whole(from, to, "a whole number"),
+            Number(from, to) => number(from, to, "a number"),
+            Text => "a text".to_string(),
+            Word(words) => format!("one of {}", words.join(", ")),
+            WholeOr(from, word) => format!("{}, or \"{word}\"", whole(from, MAX, "a whole number")),
+            Numbers(n, from, to) => format!("a list of {n} of {}", number(from, to, "a number")),
+            Wholes(from) => format!("a list of {}", whole(from, MAX, "whole numbers")),
+            Texts => "a list of texts".to_string(),
+            Settings => "a table of settings".to_string(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_key() {
+        let check = |path: &str, expected: Option<&str>| assert_eq!(nearest(path).as_deref(), expected, "{path}");
+        check("filter.valeu", Some("filter.value"));
+        check("clip_low", Some("update.loss.clip_low"));
+        check("update.clip_low", Some("update.loss.clip_low"));
+        check("env.train.groupsize", Some("env.train.group_size"));
+        check("envs.Lake.max_action", Some("envs.Lake.max_actions"));
+        check("zzzzzzzzzzzzzz", None);
+    }
+
+    #[test]
+    fn tags_have_any_name() {
+        assert_eq!(find("envs.Mine.type").unwrap().path, "envs.TAG.type");
+        assert!(find("envs.Mine").is_none() && is_section("envs.Mine") && is_section("update.loss"));
+        assert!(!is_section("filter.value") && !is_section("no"));
+    }
+}

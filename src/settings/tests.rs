@@ -1,0 +1,183 @@
+use super::*;
+use std::collections::BTreeSet;
+
+fn problems(overrides: &[&str]) -> Vec<String> {
+    let overrides: Vec<String> = overrides.iter().map(|s| s.to_string()).collect();
+    match load(None, &overrides) {
+        Err(SettingsError::Invalid(problems)) => problems.iter().map(|p| format!("{}: {}", p.key, p.text)).collect(),
+        other => panic!("expected problems, found {:?}", other.map(|_| ())),
+    }
+}
+
+fn with(overrides: &[&str]) -> Config {
+    load(None, &overrides.iter().map(|s| s.to_string()).collect::<Vec<_>>()).unwrap()
+}
+
+/// The dotted paths of all values, tags under one name.
+fn paths(path: &str, value: &Value, out: &mut BTreeSet<String>) {
+    match value {
+        Value::Table(table) if path != "envs.TAG.config" => {
+            for (name, value) in table {
+                let name = if path == "envs" { keys::ANY } else { name };
+                paths(&join(path, name), value, out);
+            }
+        }
+        _ => drop(out.insert(path.to_string())),
+    }
+}
+
+#[test]
+fn the_table_of_keys_is_exactly_the_keys_there_are() {
+    let mut found = BTreeSet::new();
+    paths("", &Value::Table(default_table()), &mut found);
+    let listed: BTreeSet<String> = keys::KEYS.iter().map(|key| key.path.to_string()).collect();
+    assert_eq!(listed.len(), keys::KEYS.len(), "a key is listed twice");
+    assert_eq!(found.symmetric_difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[test]
+fn every_default_and_every_listed_word_is_accepted() {
+    let mut table = default_table();
+    let mut problems = Vec::new();
+    check("", &mut table, &default_table(), &mut problems);
+    assert_eq!(problems, []);
+    for key in keys::KEYS {
+        let Expect::Word(words) = key.expect else { continue };
+        let parts: Vec<String> = key.path.split('.').map(str::to_string).collect();
+        for word in words {
+            let mut table = default_table();
+            set(&mut table, &parts, Value::String(word.to_string())).unwrap();
+            assert!(table.try_into::<Config>().is_ok(), "{} = {word}", key.path);
+        }
+    }
+}
+
+#[test]
+fn every_shipped_configuration_resolves_and_its_toml_gives_it_again() {
+    for (name, _) in SHIPPED {
+        let config = load(Some(name), &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(config.run.name, name);
+        let again = parse("config.toml", &to_toml(&config), &[]).unwrap();
+        assert_eq!(again, config, "{name}");
+        assert_eq!(to_toml(&again), to_toml(&config));
+    }
+    assert_eq!(load(None, &[]).unwrap(), load(Some("sokoban"), &[]).unwrap());
+}
+
+#[test]
+fn overrides_win_over_the_file_and_the_file_over_the_default() {
+    let config = with(&[
+        "filter.value=0.5",
+        "run.name=mine",
+        "run.seed=7",
+        "optim.lr=1",
+        "rollout.context=single_turn",
+        "rollout.context_window=2",
+        "envs.TinySokoban.config.num_boxes=2",
+        "val.temperature=0.7",
+    ]);
+    assert_eq!(
+        (config.filter.value, config.run.name.as_str(), config.run.seed, config.optim.lr),
+        (0.5, "mine", 7, 1.0)
+    );
+    assert_eq!(config.envs["TinySokoban"].config["num_boxes"], 2);
+    assert_eq!(config.envs["TinySokoban"].config["generator"], "open", "tables merge");
+    assert_eq!(config.env.train.group_size, 8, "from the file");
+    assert_eq!(config.rollout.format_penalty, -0.1, "from the default");
+    assert!(to_toml(&config).contains("temperature = 0.7\n"), "as it was written");
+    // A text stays a text, whatever it looks like, and RAGEN's spellings are taken.
+    assert_eq!(with(&["run.name=12"]).run.name, "12");
+    assert_eq!(with(&["filter.metric=reward_std"]).filter.metric, crate::filter::Metric::RewardVariance);
+    assert_eq!(with(&["collapse.num_samples=all"]).collapse.num_samples, crate::collapse::SampleCount::All);
+    assert_eq!(with(&["run.name=\"a b\""]).run.name, "a b");
+}
+
+#[test]
+fn all_problems_come_at_once_each_with_its_key() {
+    let found = problems(&[
+        "filter.valeu=0.9",
+        "run.steps=many",
+        "optim.lr=-1",
+        "rollout.context=ful",
+        "filter=3",
+        "run.seed.x=1",
+        "env.train.tags=TinySokoban",
+        "update.clip_low=0.1",
+    ]);
+    let expected = [
+        "filter: is a section and cannot be 3; its keys are set as filter.KEY=VALUE",
+        "run.steps: expected a whole number, found \"many\"",
+        "run.seed: expected a whole number, found { x = 1 }",
+        "optim.lr: expected a number from 0 to 1, found -1",
+        "rollout.context: expected one of full, limited_multi_turn, single_turn, found \"ful\"",
+        "env.train.tags: expected a list of texts, found \"TinySokoban\"",
+        "update.clip_low: unknown key; did you mean update.loss.clip_low (a number from 0 to 1)?",
+    ];
+    for line in expected {
+        assert!(found.iter().any(|f| f == line), "{line}\nis not in\n{}", found.join("\n"));
+    }
+    assert_eq!(found.len(), expected.len(), "{}", found.join("\n"));
+    assert_eq!(
+        problems(&["filter.valeu=0.9"]),
+        ["filter.valeu: unknown key; did you mean filter.value (a number of at least 0)?"]
+    );
+}
+
+#[test]
+fn combinations_that_cannot_work_come_at_once() {
+    let found = problems(&[
+        "model.n_heads=5",
+        "model.n_kv_heads=3",
+        "env.train.group_size=1",
+        "env.val.tags=[\"TinySokobn\"]",
+        "env.train.n_groups=[3]",
+        "rollout.response_tokens=512",
+        "optim.betas=[0.9, 1]",
+        "run.device=gpu",
+        "envs.TinySokoban.config.num_boxs=1",
+        "envs.Mine.max_actions=3",
+        "optim.warmup_steps=61",
+    ]);
+    for key in [
+        "model.n_heads",
+        "model.n_kv_heads",
+        "env.train.group_size",
+        "env.val.tags",
+        "env.train.n_groups",
+        "filter.metric",
+        "rollout.response_tokens",
+        "optim.betas",
+        "run.device",
+        "envs.TinySokoban.config.num_boxs",
+        "envs.Mine.type",
+        "optim.warmup_steps",
+    ] {
+        assert_eq!(
+            found.iter().filter(|f| f.starts_with(&format!("{key}: "))).count(),
+            1,
+            "{key} in\n{}",
+            found.join("\n")
+        );
+    }
+    assert_eq!(found.len(), 12, "{}", found.join("\n"));
+    assert!(found.iter().any(|f| f.contains("the nearest is TinySokoban")), "{}", found.join("\n"));
+}
+
+#[test]
+fn what_is_no_configuration() {
+    let text = |config: &str, overrides: &[String]| load(Some(config), overrides).unwrap_err().to_string();
+    assert!(text("sokobn", &[]).contains("did you mean sokoban?"), "{}", text("sokobn", &[]));
+    assert!(text("absent.toml", &[]).contains("neither a file nor one of sokoban, frozen_lake"));
+    assert!(text("sokoban", &["filter.value".into()]).contains("is not KEY=VALUE"));
+    assert!(parse("x.toml", "a = = 1", &[]).unwrap_err().to_string().contains("x.toml is not TOML"));
+}
+
+#[test]
+fn differences_are_named_with_both_values() {
+    let (a, b) = (with(&[]), with(&["optim.lr=1e-3", "run.steps=70", "envs.TinySokoban.config.num_boxes=2"]));
+    assert_eq!(
+        differences(&a, &b, |key| key == "run.steps"),
+        ["envs.TinySokoban.config.num_boxes: 1 here, 2 there", "optim.lr: 0.0005 here, 0.001 there"]
+    );
+    assert_eq!(differences(&a, &a, |_| false), Vec::<String>::new());
+}
