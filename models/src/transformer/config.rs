@@ -124,7 +124,7 @@ impl Config {
         if self.n_kv_heads != 0 && !self.n_heads.is_multiple_of(self.n_kv_heads) {
             fault("n_kv_heads", format!("{} does not divide the {} query heads", self.n_kv_heads, self.n_heads));
         }
-        if self.head_dim % 2 != 0 {
+        if !self.head_dim.is_multiple_of(2) {
             fault("head_dim", format!("{} is odd, but RoPE turns pairs: it must be even", self.head_dim));
         }
         if !(self.rope_theta.is_finite() && self.rope_theta > 0.0) {
