@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Positions searched before a level is given up.
-const EFFORT: usize = 2_000_000;
+const EFFORT: usize = 1_000_000;
 
 /// Player and boxes; boxes in ascending order, so that equal positions are equal keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ fn live_cells(level: &Level) -> [bool; 256] {
 }
 
 /// The shortest solution, the first in the order up, down, left, right among equals; `None` if there is none of at
-/// most `max_moves` moves (or none within two million positions).
+/// most `max_moves` moves (or none within a million positions, which bounds time and memory).
 pub fn solve(level: &Level, max_moves: usize) -> Option<Vec<Direction>> {
     search(level, max_moves, &mut { EFFORT })
 }
@@ -94,7 +94,7 @@ pub(crate) fn search(level: &Level, max_moves: usize, effort: &mut usize) -> Opt
     seen.insert(start.key(n));
     let mut nodes = vec![Node { position: start, parent: u32::MAX, direction: Direction::Up }];
     let (mut head, mut level_end, mut moves) = (0, 1, 1);
-    while head < nodes.len() && moves <= max_moves && *effort > 0 {
+    while head < nodes.len() && moves <= max_moves && head < EFFORT && *effort > 0 {
         *effort -= 1;
         let position = nodes[head].position;
         for direction in Direction::ALL {
