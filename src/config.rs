@@ -12,6 +12,7 @@ use crate::filter::FilterConfig;
 use crate::objective::LossConfig;
 use crate::policy::Sampling;
 use crate::reward::RewardConfig;
+use ragen_models::optim::{Decay, Schedule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -320,18 +321,6 @@ impl Default for Update {
     }
 }
 
-/// How the learning rate goes after its warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ScheduleKind {
-    /// It stays.
-    Constant,
-    /// It falls on a straight line to the floor.
-    Linear,
-    /// It falls on half a cosine to the floor.
-    Cosine,
-}
-
 /// `[optim]`: AdamW and its schedule, counted in training steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -349,7 +338,7 @@ pub struct Optim {
     /// Steps over which the rate rises from 0.
     pub warmup_steps: u64,
     /// How the rate goes afterwards.
-    pub schedule: ScheduleKind,
+    pub schedule: Decay,
     /// Share of `lr` that is left at the last step.
     pub floor: f64,
 }
@@ -363,8 +352,21 @@ impl Default for Optim {
             weight_decay: 0.01,
             clip_norm: 1.0,
             warmup_steps: 0,
-            schedule: ScheduleKind::Constant,
+            schedule: Decay::Constant,
             floor: 0.0,
+        }
+    }
+}
+
+impl Optim {
+    /// The learning rate of every step of a run of `total_steps`.
+    pub fn schedule(&self, total_steps: u64) -> Schedule {
+        Schedule {
+            peak: self.lr,
+            warmup_steps: self.warmup_steps,
+            total_steps,
+            decay: self.schedule,
+            floor: self.floor,
         }
     }
 }
@@ -377,6 +379,8 @@ pub struct Val {
     pub every: u64,
     /// Also before the first step.
     pub before_train: bool,
+    /// Groups of a validation between the first and the last step, tags in even parts; 0: those of `env.val`.
+    pub groups: usize,
     /// Temperature of validation rollouts; 0 is greedy.
     pub temperature: f32,
     /// Keep this many tokens; 0 is off.
@@ -396,6 +400,7 @@ impl Default for Val {
         Val {
             every: 10,
             before_train: true,
+            groups: 0,
             temperature: 0.5,
             top_k: 0,
             top_p: 1.0,
@@ -456,7 +461,7 @@ impl Default for Warmstart {
                 lr: 1.2e-3,
                 betas: [0.9, 0.95],
                 warmup_steps: 100,
-                schedule: ScheduleKind::Cosine,
+                schedule: Decay::Cosine,
                 floor: 0.1,
                 ..Optim::default()
             },

@@ -147,9 +147,12 @@ impl Episode {
             parsed: parsed.to_vec(),
             actions_left: self.actions_left,
             invalid: valid.is_empty(),
-            penalty: if valid.len() != parsed.len() || valid.is_empty() { format_penalty } else { 0.0 },
+            has_unknown: valid.len() != parsed.len(),
             ..Played::default()
         };
+        if played.invalid || played.has_unknown {
+            played.penalty = format_penalty;
+        }
         let mut raw_reward = 0.0;
         for action in valid.into_iter().take(self.actions_left) {
             let step = self.env.step(&action)?;
@@ -228,15 +231,20 @@ impl EnvManager {
                 group += 1;
             }
         }
-        Ok(EnvManager {
+        Ok(Self::from_episodes(episodes, set.group_size, set.seed, mode))
+    }
+
+    /// A manager of episodes that were built elsewhere: groups in order, `group_size` members each.
+    pub fn from_episodes(episodes: Vec<Episode>, group_size: usize, base_seed: u64, mode: Mode) -> Self {
+        EnvManager {
+            n_groups: episodes.len() / group_size.max(1),
             episodes,
             excluded: BTreeSet::new(),
             state: EnvManagerState::default(),
-            base_seed: set.seed,
-            n_groups: set.groups,
-            group_size: set.group_size,
+            base_seed,
+            group_size,
             mode,
-        })
+        }
     }
 
     /// Groups of a rollout.

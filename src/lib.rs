@@ -3,10 +3,13 @@
 //! This crate knows rewards, advantages, filters and the loop; it never sees a tensor: its numbers are host slices, one
 //! value a token.
 
+pub mod agent_proxy;
 pub mod collapse;
 pub mod config;
+pub mod context_manager;
 pub mod env_manager;
 pub mod estimator;
+pub mod eval;
 pub mod filter;
 pub mod objective;
 pub mod policy;
@@ -15,4 +18,7 @@ pub mod reward;
 pub mod run;
 pub mod settings;
 pub mod statistics;
+pub mod train;
 pub mod trajectory;
+pub mod update;
+pub mod warmstart;

@@ -79,6 +79,8 @@ pub struct Played {
     pub penalty: f64,
     /// The response named no known action.
     pub invalid: bool,
+    /// The response named an action that there is not.
+    pub has_unknown: bool,
     /// Numbers that the environment gave, a later action's winning; `raw_reward` is summed and always there.
     pub info: BTreeMap<String, f64>,
 }
@@ -125,7 +127,7 @@ impl Outcome {
 }
 
 /// One episode from reset to end.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trajectory {
     /// The environment's tag.
     pub tag: String,
@@ -218,6 +220,11 @@ impl Trajectory {
 }
 
 impl Turn {
+    /// The response has the required form and named no unknown action.
+    pub fn is_valid(&self) -> bool {
+        self.format_ok && !self.played.invalid && !self.played.has_unknown
+    }
+
     fn to_json(&self) -> Value {
         let finish = match self.finish {
             Finish::Stop => "stop",

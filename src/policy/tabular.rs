@@ -76,7 +76,8 @@ impl Tabular {
         let cell = cells.get(&self.context(prefix));
         let logits = cell.map_or(&self.prior, |c| &c.logits);
         let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let mut p: Vec<f64> = logits.iter().map(|z| ((z - max) / f64::from(temperature)).exp()).collect();
+        let weight = |z: &f64| if z.is_finite() { ((z - max) / f64::from(temperature)).exp() } else { 0.0 };
+        let mut p: Vec<f64> = logits.iter().map(weight).collect();
         let sum: f64 = p.iter().sum();
         p.iter_mut().for_each(|p| *p /= sum);
         let entropy = -p.iter().filter(|p| **p > 0.0).map(|p| p * p.ln()).sum::<f64>();

@@ -1,0 +1,257 @@
+//! The agent proxy: plays a rollout. Policy and environments take turns until every episode has ended.
+//!
+//! All members are sampled at once, one call a turn; a member that ends frees its place. Every random number is a
+//! function of (key of the rollout, group, member, turn, position), so the order of play reaches no result (decision D8).
+
+use crate::config;
+use crate::context_manager::ContextManager;
+use crate::env_manager::metrics::{Metrics, add_pass_at_k, aggregate, episode_metrics};
+use crate::env_manager::{EnvManager, EnvManagerError, Episode};
+use crate::policy::{Finish, Policy, PolicyError, Request, Response, Sampling, SequenceId};
+use crate::protocol::parse;
+use crate::trajectory::{Outcome, Played, Provenance, Tokens, Trajectory, Turn};
+use ragen_envs::EnvError;
+use ragen_models::random::Key;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Why a rollout cannot be played.
+#[derive(Debug, thiserror::Error)]
+pub enum RolloutError {
+    /// The policy refused.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Its levels cannot be chosen.
+    #[error(transparent)]
+    EnvManager(#[from] EnvManagerError),
+    /// Not one environment works.
+    #[error("every environment of the rollout is broken; the first says: {0}")]
+    AllBroken(EnvError),
+}
+
+/// How the episodes of a rollout are played.
+#[derive(Clone, Copy)]
+pub struct Play<'a> {
+    /// Lays out prompts.
+    pub context: &'a ContextManager,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Turns of an episode at most.
+    pub max_turns: usize,
+    /// Charged for each turn that holds an unknown action or none; 0 or negative.
+    pub format_penalty: f64,
+}
+
+impl<'a> Play<'a> {
+    /// Episodes as `[rollout]` has them.
+    pub fn new(context: &'a ContextManager, rollout: &config::Rollout, sampling: Sampling) -> Self {
+        Play { context, sampling, max_turns: rollout.max_turns, format_penalty: rollout.format_penalty }
+    }
+}
+
+/// What was played.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rollout {
+    /// The whole trajectories, groups in order and members in order.
+    pub trajectories: Vec<Trajectory>,
+    /// Episodes dropped because their environment broke, with what it said.
+    pub dropped: Vec<String>,
+    /// Metrics of all episodes, keys `TAG/name` and `name`.
+    pub metrics: Metrics,
+}
+
+/// An episode while it is played.
+struct Seat {
+    index: usize,
+    sequence: SequenceId,
+    trajectory: Trajectory,
+    /// The tokens of the present turn's prompt.
+    prompt: Tokens,
+    observation: String,
+}
+
+/// Plays all episodes of `envs`, which has just been reset; `broken` is what that reset returned.
+pub fn play(
+    policy: &mut dyn Policy,
+    envs: &mut EnvManager,
+    broken: Vec<(usize, EnvError)>,
+    how: Play<'_>,
+    key: Key,
+) -> Result<Rollout, RolloutError> {
+    let mut rollout =
+        Rollout { dropped: broken.iter().map(|(_, error)| error.to_string()).collect(), ..Rollout::default() };
+    let lost: BTreeSet<usize> = broken.iter().map(|(index, _)| *index).collect();
+    let mut first_error = broken.into_iter().next().map(|(_, error)| error);
+    let mut seats: Vec<Seat> = (0..envs.episodes.len())
+        .filter(|index| !lost.contains(index))
+        .map(|index| Seat::new(index, &envs.episodes[index], policy.open()))
+        .collect();
+    let mut done: BTreeMap<usize, Trajectory> = BTreeMap::new();
+    let stop = how.context.stop_ids();
+    for turn in 1..=how.max_turns {
+        let mut playing = Vec::with_capacity(seats.len());
+        for mut seat in seats {
+            let episode = &mut envs.episodes[seat.index];
+            seat.read(how.context, episode, turn);
+            match how.context.has_room(seat.trajectory.tokens.len() + seat.prompt.len()) {
+                true => playing.push(seat),
+                false => {
+                    episode.outcome = Outcome { truncated: true, context_full: true, ..episode.outcome };
+                    seat.leave(policy, episode, &mut done);
+                }
+            }
+        }
+        if playing.is_empty() {
+            seats = playing;
+            break;
+        }
+        let requests: Vec<Request<'_>> = playing.iter().map(|seat| seat.request(how.context, key, turn)).collect();
+        let responses = policy.generate(&requests, &how.sampling, &stop)?;
+        seats = Vec::with_capacity(playing.len());
+        for (mut seat, response) in playing.into_iter().zip(responses) {
+            let episode = &mut envs.episodes[seat.index];
+            match seat.answer(how, episode, response) {
+                Err(error) => {
+                    policy.close(seat.sequence);
+                    rollout.dropped.push(error.to_string());
+                    first_error.get_or_insert(error);
+                }
+                Ok(()) if episode.outcome.ended() => seat.leave(policy, episode, &mut done),
+                Ok(()) => seats.push(seat),
+            }
+        }
+    }
+    for seat in seats {
+        let episode = &mut envs.episodes[seat.index];
+        episode.outcome.truncated = true;
+        seat.leave(policy, episode, &mut done);
+    }
+    if let (true, Some(error)) = (done.is_empty(), first_error) {
+        return Err(RolloutError::AllBroken(error));
+    }
+    rollout.trajectories = done.into_values().collect();
+    rollout.metrics = measure(&rollout, envs);
+    Ok(rollout)
+}
+
+impl Seat {
+    fn new(index: usize, episode: &Episode, sequence: SequenceId) -> Self {
+        let trajectory = Trajectory {
+            tag: episode.rules.name.clone(),
+            group: episode.group,
+            member: episode.member,
+            seed: episode.seed,
+            state_hash: episode.state_hash,
+            ..Trajectory::default()
+        };
+        Seat { index, sequence, trajectory, prompt: Tokens::default(), observation: String::new() }
+    }
+
+    /// Lays out the next prompt.
+    fn read(&mut self, context: &ContextManager, episode: &Episode, turn: usize) {
+        let last = self.trajectory.turns.last().map(|turn| &turn.played);
+        self.prompt = context.prompt(episode, turn, last);
+        self.observation = episode.observation();
+    }
+
+    fn request<'a>(&'a self, context: &ContextManager, key: Key, turn: usize) -> Request<'a> {
+        let of = &self.trajectory;
+        Request {
+            sequence: self.sequence,
+            prompt: &self.prompt.ids,
+            key: key.with(of.group as u64).with(of.member as u64).with(turn as u64),
+            max_new_tokens: context.response_tokens,
+        }
+    }
+
+    /// Takes in a response: its tokens as they are, and what the environment makes of its text.
+    fn answer(&mut self, how: Play<'_>, episode: &mut Episode, response: Response) -> Result<(), EnvError> {
+        let start = self.trajectory.tokens.len();
+        self.trajectory.tokens.extend(&self.prompt);
+        let prompt = start..self.trajectory.tokens.len();
+        let place = self.trajectory.push_response(&response.ids, &response.logps, &response.kept);
+        let text = how.context.response_text(&episode.rules, &response.ids);
+        let parsed = parse(&text, &how.context.answer_format(&episode.rules));
+        let played = episode.play(&parsed.actions, how.format_penalty)?;
+        if response.finish == Finish::Context && !episode.outcome.ended() {
+            episode.outcome = Outcome { truncated: true, context_full: true, ..episode.outcome };
+        }
+        self.trajectory.turns.push(Turn {
+            observation: std::mem::take(&mut self.observation),
+            reasoning: how.context.reasoning(&self.trajectory.tokens.ids, &place),
+            prompt,
+            response: place,
+            text,
+            finish: response.finish,
+            format_ok: parsed.format_ok,
+            played,
+        });
+        Ok(())
+    }
+
+    /// Ends the episode and frees its place. A prompt that was never answered is no part of the trajectory, but for the
+    /// very first, which shows why there is nothing else.
+    fn leave(mut self, policy: &mut dyn Policy, episode: &Episode, done: &mut BTreeMap<usize, Trajectory>) {
+        policy.close(self.sequence);
+        if self.trajectory.tokens.is_empty() {
+            self.trajectory.tokens.extend(&self.prompt);
+        }
+        self.trajectory.outcome = episode.outcome;
+        done.insert(self.index, self.trajectory);
+    }
+}
+
+/// The published metrics of a rollout, and those of our own under a bare name.
+fn measure(rollout: &Rollout, envs: &EnvManager) -> Metrics {
+    let trajectories = &rollout.trajectories;
+    let describe = |t: &Trajectory| {
+        let turns: Vec<&Played> = t.turns.iter().map(|turn| &turn.played).collect();
+        episode_metrics(&t.tag, t.outcome, &turns)
+    };
+    let mut episodes: Vec<Metrics> = trajectories.iter().map(describe).collect();
+    let places: Vec<(&str, usize)> = trajectories.iter().map(|t| (t.tag.as_str(), t.group)).collect();
+    add_pass_at_k(&places, envs.group_size(), &mut episodes);
+    let mut n_episodes: BTreeMap<String, usize> = BTreeMap::new();
+    for episode in &envs.episodes {
+        *n_episodes.entry(episode.rules.name.clone()).or_default() += 1;
+    }
+    let mut metrics = aggregate(&episodes, &n_episodes);
+
+    let all_turns: Vec<&Turn> = trajectories.iter().flat_map(|t| &t.turns).collect();
+    let over_turns = |what: &dyn Fn(&Turn) -> f64| mean(all_turns.iter().map(|turn| what(turn)));
+    let over = |what: &dyn Fn(&Trajectory) -> f64| mean(trajectories.iter().map(what));
+    let flag = |on: bool| f64::from(u8::from(on));
+    let sampled: usize = trajectories.iter().map(|t| t.targets.len()).sum();
+    let prompts: usize = trajectories
+        .iter()
+        .flat_map(|t| &t.tokens.provenance)
+        .filter(|provenance| **provenance != Provenance::Sampled)
+        .count();
+    let ours = [
+        ("success", over(&|t| flag(t.outcome.success))),
+        ("reward", over(&|t| t.reward())),
+        ("score", over(&|t| t.score())),
+        ("terminated", over(&|t| flag(t.outcome.terminated))),
+        ("truncated", over(&|t| flag(t.outcome.truncated))),
+        ("context_full", over(&|t| flag(t.outcome.context_full))),
+        ("turns", over(&|t| t.turns.len() as f64)),
+        ("actions", over(&|t| t.n_actions() as f64)),
+        ("response_length", over(&|t| t.targets.len() as f64)),
+        ("format_valid", over_turns(&|turn| flag(turn.is_valid()))),
+        ("length_cut", over_turns(&|turn| flag(turn.finish != Finish::Stop))),
+        ("episodes", trajectories.len() as f64),
+        ("dropped", rollout.dropped.len() as f64),
+        ("sampled_tokens", sampled as f64),
+        ("prompt_tokens", prompts as f64),
+    ];
+    metrics.extend(ours.map(|(key, value)| (key.to_string(), value)));
+    metrics
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut n) = (0.0, 0u64);
+    for value in values {
+        sum += value;
+        n += 1;
+    }
+    sum / n.max(1) as f64
+}

@@ -1,0 +1,153 @@
+//! The training loop: rollout, diagnosis, filter, advantages, update, validation, checkpoint.
+//!
+//! It reads from top to bottom as one step of StarPO. It never sees a tensor, and files only through a [`Journal`].
+
+use crate::agent_proxy::{Play, play};
+use crate::config::{Config, EnvSet};
+use crate::context_manager::ContextManager;
+use crate::env_manager::metrics::Metrics;
+use crate::env_manager::{EnvManager, EnvManagerError};
+use crate::eval::{Evaluation, evaluate};
+use crate::filter::filter;
+use crate::policy::Policy;
+use crate::update::update;
+use ragen_envs::Mode;
+use ragen_models::random::Key;
+use std::collections::BTreeSet;
+
+mod batch;
+mod diagnosis;
+mod journal;
+mod state;
+
+pub use journal::{Journal, Seconds, StepReport, Summary, TrainError};
+pub use state::{Stopped, TrainState};
+
+/// Everything a run needs beside the policy.
+pub struct Trainer {
+    /// The configuration.
+    pub config: Config,
+    /// Lays out prompts.
+    pub context: ContextManager,
+    /// The levels trained on.
+    pub train_envs: EnvManager,
+    /// The levels validated on before the first and after the last step.
+    pub val_envs: EnvManager,
+    /// Those of validations in between, where they are others.
+    val_part: Option<EnvManager>,
+    /// What a resumed run goes on from.
+    pub state: TrainState,
+}
+
+impl Trainer {
+    /// A run from its first step; `state` may then be replaced by a saved one.
+    ///
+    /// **Errors** if the environments do not fit together.
+    pub fn new(config: Config, context: ContextManager) -> Result<Self, EnvManagerError> {
+        let mut train_envs = EnvManager::new(&config.env.train, &config.envs, Mode::Train)?;
+        let mut val_envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
+        if config.val.exclude_from_training {
+            train_envs.excluded = val_envs.first_states(config.val.rounds)?;
+        }
+        let part = EnvSet { groups: config.val.groups, n_groups: Vec::new(), ..config.env.val.clone() };
+        let val_part = match config.val.groups {
+            0 => None,
+            _ => Some(EnvManager::new(&part, &config.envs, Mode::Val)?),
+        };
+        Ok(Trainer { config, context, train_envs, val_envs, val_part, state: TrainState::default() })
+    }
+
+    /// Goes on from a saved state.
+    pub fn resume(&mut self, state: TrainState) {
+        self.train_envs.state = state.envs;
+        self.state = state;
+    }
+
+    /// Trains to the configured number of steps, or until the journal or the filter says to stop.
+    ///
+    /// At step 0 the present weights become the reference, if one is needed; whoever resumes a run freezes it before.
+    pub fn run<P: Policy>(&mut self, policy: &mut P, journal: &mut dyn Journal<P>) -> Result<Summary, TrainError> {
+        let mut summary = Summary { step: self.state.step, ..Summary::default() };
+        if self.state.step == 0 {
+            if self.config.update.loss.kl.coef != 0.0 {
+                policy.freeze_reference();
+            }
+            if self.config.val.before_train {
+                let evaluation = self.validate(policy, true)?;
+                journal.validation(0, &evaluation)?;
+                summary.before = Some(evaluation);
+            }
+        }
+        while self.state.step < self.config.run.steps && summary.stopped.is_none() {
+            let step = self.state.step + 1;
+            let report = self.step(policy, step)?;
+            summary.add(&report);
+            self.state.step = step;
+            journal.step(&report, &self.context)?;
+            let interrupted = journal.is_interrupted().then_some(Stopped::Interrupted);
+            summary.stopped = interrupted.or_else(|| self.state.why_stop(&self.config));
+            let is_last = step == self.config.run.steps || summary.stopped.is_some();
+            let is_due = |every: u64| every > 0 && step.is_multiple_of(every);
+            let validates_last = is_last && (self.config.val.every > 0 || self.config.val.before_train);
+            if interrupted.is_none() && (validates_last || is_due(self.config.val.every)) {
+                let evaluation = self.validate(policy, is_last)?;
+                journal.validation(step, &evaluation)?;
+                summary.after = is_last.then_some(evaluation);
+            }
+            let saves_last = is_last && self.config.checkpoint.every > 0;
+            if interrupted.is_some() || saves_last || is_due(self.config.checkpoint.every) {
+                self.state.envs = self.train_envs.state;
+                journal.checkpoint(step, policy, &self.state)?;
+            }
+        }
+        Ok(summary)
+    }
+
+    /// One training step.
+    pub fn step(&mut self, policy: &mut dyn Policy, step: u64) -> Result<StepReport, TrainError> {
+        let config = self.config.clone();
+        let (sampling, key) = (config.rollout.sampling, Key::new(config.run.seed));
+        let mut seconds = Seconds::start();
+        let mut metrics = Metrics::new();
+
+        let broken = self.train_envs.reset()?;
+        let how = Play::new(&self.context, &config.rollout, sampling);
+        let rollout = play(policy, &mut self.train_envs, broken, how, key.named("rollout").with(step))?;
+        metrics.extend(rollout.metrics.iter().map(|(key, value)| (format!("train/{key}"), *value)));
+        metrics.insert("train/rejected_levels".into(), self.train_envs.state.rejected as f64);
+        seconds.lap("rollout");
+
+        if config.collapse.is_due(step) {
+            let key = key.named("collapse").with(step);
+            let spread = &mut self.state.spread;
+            metrics.extend(diagnosis::collapse(policy, &self.context, &rollout, &config, spread, key)?);
+            seconds.lap("collapse");
+        }
+
+        let entropy = batch::entropies(policy, &rollout.trajectories, &config)?;
+        let filtered = filter(&config.filter, &batch::measurements(&rollout.trajectories, &entropy));
+        metrics.extend(filtered.metrics.iter().cloned());
+        seconds.lap("filter");
+
+        let prepared = batch::prepare(policy, &rollout.trajectories, &filtered.rows, &config)?;
+        metrics.extend(prepared.metrics);
+        seconds.lap("score");
+
+        self.state.count_empty(prepared.batch.rows.is_empty(), &mut metrics);
+        if !prepared.batch.rows.is_empty() {
+            let lr = config.optim.schedule(config.run.steps).lr(step - 1);
+            metrics.extend(update(policy, &prepared.batch, &config.update, sampling.temperature, lr)?);
+        }
+        seconds.lap("update");
+        let trained_tokens = prepared.batch.old_logp.len();
+        let (advantages, kept) = (prepared.row_advantages, filtered.rows.into_iter().collect::<BTreeSet<_>>());
+        Ok(StepReport { step, metrics, seconds, trained_tokens, advantages, kept, rollout })
+    }
+
+    /// Plays the validation levels, all of them or those of validations in between.
+    pub fn validate(&mut self, policy: &mut dyn Policy, all: bool) -> Result<Evaluation, TrainError> {
+        let how = Play::new(&self.context, &self.config.rollout, self.config.val.sampling());
+        let envs = self.val_part.as_mut().filter(|_| !all).unwrap_or(&mut self.val_envs);
+        Ok(evaluate(policy, envs, how, self.config.val.rounds, self.config.run.seed)?)
+    }
+}
