@@ -31,13 +31,9 @@ fn doors_config(estimator: Estimator) -> Config {
 }
 
 fn train(trainer: &mut Trainer, policy: &mut Tabular) -> (Memory<Tabular>, Summary) {
-    let mut journal = memory();
+    let mut journal = Memory::new();
     let summary = trainer.run(policy, &mut journal).unwrap();
     (journal, summary)
-}
-
-fn memory() -> Memory<Tabular> {
-    Memory { lines: vec![], metrics: vec![], validations: vec![], checkpoints: Default::default(), stop_after: None }
 }
 
 #[test]
@@ -120,7 +116,7 @@ fn an_interrupted_run_saves_and_goes_on_where_it_stopped() {
     let mut config = doors_config(Estimator::Grpo);
     config.run.steps = 6;
     let (whole, _) = train(&mut doors(&config), &mut Tabular::new(only(&WAYS)));
-    let mut journal = Memory { stop_after: Some(3), ..memory() };
+    let mut journal = Memory { stop_after: Some(3), ..Memory::new() };
     let mut policy = Tabular::new(only(&WAYS));
     let summary = doors(&config).run(&mut policy, &mut journal).unwrap();
     assert_eq!((summary.step, summary.stopped), (3, Some(Stopped::Interrupted)));

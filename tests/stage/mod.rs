@@ -142,15 +142,17 @@ impl Policy for Scripted {
 /// Two doors one behind the other. The seed decides which way each opens; each that is passed pays a half, a wrong
 /// way ends the episode.
 ///
-/// `says` is put into every observation; `breaks_at` makes a member's n-th step an error.
+/// `says` is put into every observation, or those of level `says_at` only; `breaks_at` makes a member's n-th step an
+/// error.
 #[derive(Clone, Default)]
 pub struct Doors {
     pub says: String,
+    pub says_at: Option<u64>,
     pub breaks_at: Option<(u64, usize)>,
-    seed: u64,
-    member: u64,
-    steps: usize,
-    passed: usize,
+    pub seed: u64,
+    pub member: u64,
+    pub steps: usize,
+    pub passed: usize,
 }
 
 impl Doors {
@@ -182,7 +184,8 @@ impl Env for Doors {
     }
 
     fn observation(&self) -> String {
-        format!("{}{} {}", self.says, self.seed, self.passed)
+        let says = if self.says_at.is_none_or(|seed| seed == self.seed) { self.says.as_str() } else { "" };
+        format!("{says}{} {}", self.seed, self.passed)
     }
 
     fn step(&mut self, action: &str) -> Result<Step, EnvError> {
@@ -225,13 +228,24 @@ impl Env for Doors {
 }
 
 /// Keeps what a run tells.
-#[derive(Default)]
 pub struct Memory<P> {
     pub lines: Vec<String>,
     pub metrics: Vec<BTreeMap<String, f64>>,
     pub validations: Vec<(u64, f64)>,
     pub checkpoints: BTreeMap<u64, (P, TrainState)>,
     pub stop_after: Option<u64>,
+}
+
+impl<P> Memory<P> {
+    pub fn new() -> Self {
+        Memory {
+            lines: Vec::new(),
+            metrics: Vec::new(),
+            validations: Vec::new(),
+            checkpoints: BTreeMap::new(),
+            stop_after: None,
+        }
+    }
 }
 
 impl<P: Clone> Journal<P> for Memory<P> {
