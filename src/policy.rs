@@ -3,10 +3,11 @@
 //! Nothing above this trait sees a tensor. A tabular policy implements it in a few lines, so that the whole RL side is
 //! tested in milliseconds; the model's implementation lies over `ragen-models`.
 
+pub mod model;
 pub mod tabular;
 
 use ragen_models::random::Key;
-use serde::{Deserialize, Serialize};
+pub use ragen_models::sampler::Sampling;
 
 /// A growing token sequence whose computed state the policy keeps (for a model: its KV cache).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,26 +51,6 @@ pub struct Response {
     pub kept: Vec<KeptSet>,
     /// Why it ended.
     pub finish: Finish,
-}
-
-/// How tokens are drawn. Order: temperature, top-k, top-p, min-p.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sampling {
-    /// 0 is greedy.
-    pub temperature: f32,
-    /// Keep this many tokens; 0 is off.
-    pub top_k: usize,
-    /// Keep the shortest prefix of the sorted probabilities that reaches this; 1 is off.
-    pub top_p: f32,
-    /// Keep tokens of at least this share of the largest probability; 0 is off.
-    pub min_p: f32,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 }
-    }
 }
 
 /// One row to score or train on: a token sequence and the tokens in it that count.

@@ -318,6 +318,9 @@ mod x86 {
         unsafe fn load_n(p: *const f32, n: usize) -> Self::V {
             // SAFETY: the caller vouches for n readable elements; masked-off lanes are not read.
             unsafe {
+                if n == LANES {
+                    return Self::load(p);
+                }
                 let (low, high) = masks(n);
                 (_mm256_maskload_ps(p, low), _mm256_maskload_ps(p.wrapping_add(8), high))
             }
@@ -332,11 +335,15 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn store_n(p: *mut f32, n: usize, v: Self::V) {
-            // SAFETY: the caller vouches for n writable elements; masked-off lanes are not written.
+            // SAFETY: the caller vouches for n writable elements. Masked stores are slow on many machines, so a part of a
+            // vector goes through the stack.
             unsafe {
-                let (low, high) = masks(n);
-                _mm256_maskstore_ps(p, low, v.0);
-                _mm256_maskstore_ps(p.wrapping_add(8), high, v.1);
+                if n == LANES {
+                    return Self::store(p, v);
+                }
+                debug_assert!(n < LANES);
+                let lanes = Self::lanes(v);
+                std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
             }
         }
         #[inline(always)]

@@ -1,0 +1,376 @@
+//! The policy over `ragen-models`: KV cache, transformer, head, optimiser.
+//!
+//! Sampling and training run the same kernels, so the log-probability of a sampled token and the one that training computes for it
+//! are equal in every bit (decision D3); prompts that members of a group share are computed once.
+
+use super::{
+    Finish, Policy, PolicyError, Request, Response, Row, Sampling, SequenceId, TokenSeeds, TokenValues, Update, Weights,
+};
+use ragen_models::device::Cpu;
+use ragen_models::kv_cache::{CacheId, KvCache};
+use ragen_models::ops::head::{PerTarget, Target};
+use ragen_models::optim::{AdamW, AdamWSettings};
+use ragen_models::params::Params;
+use ragen_models::sampler::{Drawn, SampleError, Scratch};
+use ragen_models::token_tree::TokenTree;
+use ragen_models::transformer::{Activations, Append, Config, Gradients, Transformer};
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Rows share a prefix of at least this many tokens, or none.
+const SHORTEST_PREFIX: usize = 16;
+
+/// A sequence: what the cache holds of it, and what it does not hold yet.
+struct Sequence {
+    cache: CacheId,
+    /// Tokens that were appended but not computed: at most the last sampled one.
+    pending: Vec<u32>,
+}
+
+/// A transformer that is sampled, scored and trained.
+pub struct Model {
+    cpu: Arc<Cpu>,
+    model: Transformer,
+    reference: Option<Transformer>,
+    cache: KvCache,
+    sequences: Vec<Option<Sequence>>,
+    free: Vec<usize>,
+    gradients: Gradients,
+    optimiser: AdamW,
+    activations: Activations,
+    /// Compute the common prefix of neighbouring rows once, forward and backward. Changes gradients by rounding only.
+    pub share_prefix: bool,
+}
+
+impl Model {
+    /// A policy from a model's shape and weights.
+    pub fn new(cpu: Arc<Cpu>, config: Config, params: Params, optimiser: AdamWSettings) -> Self {
+        let optimiser = AdamW::new(optimiser, params.table.clone());
+        let model = Transformer::new(&cpu, config, params);
+        Model {
+            cache: model.new_cache(&cpu),
+            gradients: Gradients::zeros(&model),
+            activations: Activations::default(),
+            sequences: Vec::new(),
+            free: Vec::new(),
+            reference: None,
+            share_prefix: true,
+            optimiser,
+            model,
+            cpu,
+        }
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &Config {
+        &self.model.config
+    }
+
+    /// The weights.
+    pub fn params(&self) -> &Params {
+        self.model.params()
+    }
+
+    /// The optimiser, its moments and its count of steps.
+    pub fn optimiser(&self) -> &AdamW {
+        &self.optimiser
+    }
+
+    /// The weights of the frozen reference, if there is one.
+    pub fn reference(&self) -> Option<&Params> {
+        self.reference.as_ref().map(Transformer::params)
+    }
+
+    /// Takes up weights, optimiser and reference where a checkpoint left them.
+    pub fn restore(&mut self, params: Params, optimiser: AdamW, reference: Option<Params>) {
+        self.optimiser = optimiser;
+        self.reference = reference.map(|params| Transformer::new(&self.cpu, self.model.config.clone(), params));
+        self.model.update(&self.cpu, |own| *own = params);
+    }
+
+    /// Bytes that the KV cache has needed so far.
+    pub fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    fn sequence(&self, id: SequenceId) -> Result<&Sequence, PolicyError> {
+        let found = self.sequences.get(id.0).and_then(Option::as_ref);
+        found.ok_or_else(|| PolicyError::Invalid(format!("sequence {} is not open", id.0)))
+    }
+
+    fn check_ids(&self, ids: &[u32]) -> Result<(), PolicyError> {
+        match ids.iter().find(|&&id| id as usize >= self.model.config.vocab) {
+            None => Ok(()),
+            Some(id) => Err(PolicyError::Invalid(format!(
+                "token {id} is outside the model's vocabulary of {}: tokenizer and model do not belong together",
+                self.model.config.vocab
+            ))),
+        }
+    }
+
+    /// Appends every request's tokens, and returns the row of logits that each ends with.
+    ///
+    /// Empty sequences with equal tokens are computed once: the first one's pages are shared by the others.
+    fn prefill(&mut self, tokens: &[(CacheId, Vec<u32>)], logits: &mut Vec<f32>) -> Vec<usize> {
+        let mut firsts: Vec<usize> = Vec::new();
+        let mut rows = Vec::with_capacity(tokens.len());
+        for (i, (id, ids)) in tokens.iter().enumerate() {
+            let twin = match self.cache.len(*id) {
+                0 => firsts.iter().position(|&f| tokens[f].1 == *ids && self.cache.len(tokens[f].0) == 0),
+                _ => None,
+            };
+            rows.push(twin.unwrap_or(firsts.len()));
+            if twin.is_none() {
+                firsts.push(i);
+            }
+        }
+        let appends: Vec<Append<'_>> =
+            firsts.iter().map(|&f| Append { id: tokens[f].0, tokens: &tokens[f].1 }).collect();
+        self.model.extend(&self.cpu, &mut self.cache, &appends, logits);
+        for (i, &row) in rows.iter().enumerate() {
+            if firsts[row] != i {
+                self.cache.share(tokens[i].0, tokens[firsts[row]].0);
+            }
+        }
+        rows
+    }
+
+    /// Draws one token a sequence from its row of logits.
+    fn draw(&self, draws: &[Draw], logits: &[f32], sampling: &Sampling) -> Result<Vec<Outcome>, SampleError> {
+        thread_local! {
+            static SCRATCH: RefCell<Scratch> = RefCell::default();
+        }
+        let vocab = self.model.config.vocab;
+        let outcomes: Vec<Mutex<Option<Result<Outcome, SampleError>>>> =
+            draws.iter().map(|_| Mutex::new(None)).collect();
+        self.cpu.pool.split(draws.len(), 8, 1, &|range| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                for i in range {
+                    let row = &logits[draws[i].row * vocab..][..vocab];
+                    let outcome = sampling
+                        .draw(self.cpu.isa, row, draws[i].uniform, scratch)
+                        .map(|drawn| Outcome { drawn, kept: scratch.kept().map(<[u32]>::to_vec) });
+                    *outcomes[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+                }
+            });
+        });
+        let filled = outcomes.into_iter().filter_map(|o| o.into_inner().unwrap_or_else(PoisonError::into_inner));
+        filled.collect()
+    }
+
+    /// Packs rows into a tree and their targets into packed rows.
+    fn pack(&self, rows: &[Row<'_>]) -> Result<(TokenTree, Vec<Target>), PolicyError> {
+        for row in rows {
+            self.check_ids(row.ids)?;
+            if row.ids.len() > self.max_positions() {
+                return Err(PolicyError::Invalid(format!(
+                    "a row of {} tokens is longer than the model's {} positions",
+                    row.ids.len(),
+                    self.max_positions()
+                )));
+            }
+        }
+        let mut tree = TokenTree::new();
+        let mut targets = Vec::new();
+        let mut start = 0;
+        while start < rows.len() {
+            let (end, shared) = if self.share_prefix { shared_prefix(&rows[start..]) } else { (1, 0) };
+            let parent = (shared > 0).then(|| tree.push(None, &rows[start].ids[..shared]));
+            let parent_start = parent.map_or(0, |p| tree.segments[p].start);
+            for row in &rows[start..start + end] {
+                let segment = tree.push(parent, &row.ids[shared..]);
+                let own = tree.segments[segment].start;
+                for (i, &t) in row.targets.iter().enumerate() {
+                    let t = t as usize;
+                    let before = t - 1;
+                    let packed = if before < shared { parent_start + before } else { own + before - shared };
+                    targets.push(Target { row: packed, token: row.ids[t], kept: row.kept.get(i).cloned().flatten() });
+                }
+            }
+            start += end;
+        }
+        Ok((tree, targets))
+    }
+}
+
+/// How many of the first rows share how long a prefix: as many as have at least [`SHORTEST_PREFIX`] tokens in common.
+fn shared_prefix(rows: &[Row<'_>]) -> (usize, usize) {
+    let mut shared = rows[0].ids.len();
+    let mut count = 1;
+    for row in &rows[1..] {
+        let common = rows[0].ids[..shared].iter().zip(row.ids).take_while(|(a, b)| a == b).count();
+        if common < SHORTEST_PREFIX {
+            break;
+        }
+        shared = common;
+        count += 1;
+    }
+    if count == 1 { (1, 0) } else { (count, shared) }
+}
+
+/// Where a token is drawn from, and with which uniform number.
+struct Draw {
+    row: usize,
+    uniform: f64,
+}
+
+struct Outcome {
+    drawn: Drawn,
+    kept: Option<Vec<u32>>,
+}
+
+fn values(of: PerTarget<f32>) -> TokenValues {
+    TokenValues { logp: of.logp, entropy: of.entropy, value: of.value }
+}
+
+impl Policy for Model {
+    fn max_positions(&self) -> usize {
+        self.model.config.max_positions
+    }
+
+    fn has_value(&self) -> bool {
+        self.model.config.value_head
+    }
+
+    fn open(&mut self) -> SequenceId {
+        let sequence = Some(Sequence { cache: self.cache.open(), pending: Vec::new() });
+        match self.free.pop() {
+            Some(id) => {
+                self.sequences[id] = sequence;
+                SequenceId(id)
+            }
+            None => {
+                self.sequences.push(sequence);
+                SequenceId(self.sequences.len() - 1)
+            }
+        }
+    }
+
+    fn close(&mut self, sequence: SequenceId) {
+        if let Some(open) = self.sequences.get_mut(sequence.0).and_then(Option::take) {
+            self.cache.close(open.cache);
+            self.free.push(sequence.0);
+        }
+    }
+
+    fn generate(
+        &mut self,
+        requests: &[Request<'_>],
+        sampling: &Sampling,
+        stop: &[u32],
+    ) -> Result<Vec<Response>, PolicyError> {
+        let limit = self.max_positions();
+        let mut responses: Vec<Response> = Vec::with_capacity(requests.len());
+        let mut lengths = Vec::with_capacity(requests.len());
+        let mut first: Vec<(CacheId, Vec<u32>)> = Vec::new();
+        let mut active: Vec<usize> = Vec::new();
+        for (i, request) in requests.iter().enumerate() {
+            self.check_ids(request.prompt)?;
+            let sequence = self.sequence(request.sequence)?;
+            let tokens = [sequence.pending.as_slice(), request.prompt].concat();
+            let length = self.cache.len(sequence.cache) + tokens.len();
+            if tokens.is_empty() {
+                return Err(PolicyError::Invalid("an empty sequence needs a prompt before it can be sampled".into()));
+            }
+            let fits = length < limit && request.max_new_tokens > 0;
+            let finish = if length < limit { Finish::Length } else { Finish::Context };
+            responses.push(Response { ids: Vec::new(), logps: Vec::new(), kept: Vec::new(), finish });
+            lengths.push(length);
+            if fits {
+                first.push((sequence.cache, tokens));
+                active.push(i);
+            }
+        }
+        let mut logits = Vec::new();
+        let mut rows = self.prefill(&first, &mut logits);
+        while !active.is_empty() {
+            let draws: Vec<Draw> = active
+                .iter()
+                .zip(&rows)
+                .map(|(&i, &row)| Draw { row, uniform: requests[i].key.uniform(lengths[i] as u64) })
+                .collect();
+            let outcomes = self
+                .draw(&draws, &logits, sampling)
+                .map_err(|e| PolicyError::Invalid(format!("cannot sample: {e}")))?;
+            let mut appends: Vec<(CacheId, [u32; 1])> = Vec::with_capacity(active.len());
+            let mut still = Vec::with_capacity(active.len());
+            for (&i, outcome) in active.iter().zip(outcomes) {
+                let response = &mut responses[i];
+                let id = outcome.drawn.id;
+                response.ids.push(id);
+                response.logps.push(outcome.drawn.logp);
+                if sampling.filters() {
+                    response.kept.push(outcome.kept);
+                }
+                lengths[i] += 1;
+                let finish = if stop.contains(&id) {
+                    Some(Finish::Stop)
+                } else if response.ids.len() >= requests[i].max_new_tokens {
+                    Some(Finish::Length)
+                } else if lengths[i] >= limit {
+                    Some(Finish::Context)
+                } else {
+                    None
+                };
+                let Some(sequence) = self.sequences[requests[i].sequence.0].as_mut() else { continue };
+                match finish {
+                    Some(finish) => {
+                        response.finish = finish;
+                        sequence.pending = vec![id];
+                    }
+                    None => {
+                        appends.push((sequence.cache, [id]));
+                        still.push(i);
+                    }
+                }
+            }
+            active = still;
+            rows = (0..active.len()).collect();
+            if !active.is_empty() {
+                let appends: Vec<Append<'_>> = appends.iter().map(|(id, t)| Append { id: *id, tokens: t }).collect();
+                self.model.extend(&self.cpu, &mut self.cache, &appends, &mut logits);
+            }
+        }
+        Ok(responses)
+    }
+
+    fn score(&mut self, weights: Weights, rows: &[Row<'_>], temperature: f32) -> Result<TokenValues, PolicyError> {
+        let (tree, targets) = self.pack(rows)?;
+        let model = match weights {
+            Weights::Policy => &self.model,
+            Weights::Reference => self.reference.as_ref().ok_or(PolicyError::Missing("reference"))?,
+        };
+        model.forward(&self.cpu, &tree, &mut self.activations, false);
+        Ok(values(model.values(&self.cpu, &self.activations, &targets, temperature)))
+    }
+
+    fn freeze_reference(&mut self) {
+        self.reference = Some(Transformer::new(&self.cpu, self.model.config.clone(), self.model.params().clone()));
+    }
+
+    fn accumulate(
+        &mut self,
+        rows: &[Row<'_>],
+        temperature: f32,
+        objective: &mut dyn FnMut(&TokenValues) -> TokenSeeds,
+    ) -> Result<TokenValues, PolicyError> {
+        let (tree, targets) = self.pack(rows)?;
+        self.model.forward(&self.cpu, &tree, &mut self.activations, true);
+        let found = values(self.model.values(&self.cpu, &self.activations, &targets, temperature));
+        let TokenSeeds { logp, entropy, value } = objective(&found);
+        let seeds = PerTarget { logp, entropy, value };
+        let gradients = &mut self.gradients;
+        self.model.backward(&self.cpu, &tree, &mut self.activations, &targets, temperature, &seeds, gradients);
+        Ok(found)
+    }
+
+    fn update(&mut self, lr: f64) -> Result<Update, PolicyError> {
+        let (optimiser, gradients) = (&mut self.optimiser, &mut self.gradients);
+        let mut step = None;
+        let cpu = &self.cpu;
+        self.model.update(cpu, |params| step = Some(optimiser.step(cpu, params, gradients.total(), lr)));
+        gradients.zero();
+        // What the cache holds belongs to the old weights; its pages are kept for the next rollout.
+        step.map(|s| Update { grad_norm: s.grad_norm, skipped: s.skipped }).ok_or(PolicyError::Missing("optimiser"))
+    }
+}
