@@ -4,6 +4,7 @@
 //! value a token.
 
 pub mod agent_proxy;
+pub mod bench;
 pub mod collapse;
 pub mod config;
 pub mod context_manager;

@@ -157,9 +157,8 @@ impl RunDir {
                 match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
                     Ok(true) => {}
                     Ok(false) => return Err(RunError::Exists(path.into())),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => fs::create_dir_all(path).ctx("create", path)?,
-                    Err(e) if e.kind() == io::ErrorKind::NotADirectory => return Err(RunError::Exists(path.into())),
-                    Err(e) => return Err(e).ctx("read", path),
+                    Err(_) if path.is_file() => return Err(RunError::Exists(path.into())),
+                    Err(_) => fs::create_dir_all(path).ctx("create", path)?,
                 }
                 path.to_path_buf()
             }
@@ -213,6 +212,19 @@ impl RunDir {
         let mut object = Map::from_iter([("step".to_string(), Value::from(step))]);
         object.extend(record.iter().map(|(k, v)| (k.clone(), v.clone())));
         append_line(&self.path.join(log.file_name()), &Value::Object(object).to_string())
+    }
+
+    /// The objects of a log so far; none if it was never written.
+    pub fn read(&self, log: Log) -> Result<Vec<Value>, RunError> {
+        let path = self.path.join(log.file_name());
+        let bytes = match fs::read(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            bytes => bytes.ctx("read", &path)?,
+        };
+        let line = |line: &[u8]| serde_json::from_slice(line).map_err(|e| e.to_string());
+        let lines: Result<Vec<Value>, String> =
+            bytes.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(line).collect();
+        lines.map_err(|why| RunError::Broken { path, why })
     }
 
     /// Writes the trajectories of a step, one JSON object a line.

@@ -19,3 +19,5 @@ pub mod tokenizer;
 pub mod transformer;
 pub mod twin;
 pub mod weights;
+
+pub use ragen_cuda::require as require_cuda;

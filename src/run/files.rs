@@ -1,9 +1,9 @@
 //! Writing that a kill or a full disk cannot leave half done, and hashing.
 
-use super::{PARTIAL, RunError};
+use super::RunError;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Puts what was tried and on what to an error of the file system.
 pub(super) trait Ctx<T> {
@@ -20,20 +20,9 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, RunError> {
     fs::read(path).ctx("read", path)
 }
 
-/// Writes a file under a temporary name, flushes it to the disk and renames it.
+/// Writes a file that is either the old one or the new one, whole.
 pub(super) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let partial: PathBuf = path.with_file_name(format!(".{name}{PARTIAL}"));
-    let written = File::create(&partial).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    let done = written.and_then(|()| fs::rename(&partial, path));
-    if done.is_err() {
-        let _ = fs::remove_file(&partial); // The first error is the one to report.
-    }
-    done.ctx("write", path)?;
-    path.parent().map_or(Ok(()), sync_dir)
+    ragen_models::atomic_file::write(path, |file| file.write_all(bytes)).ctx("write", path)
 }
 
 /// Adds a line in one write, or takes back what a full disk let through of it.

@@ -94,6 +94,9 @@ fn model(found: &mut Found, config: &Config) {
             format!("a head is {width} wide (d_model / n_heads), but RoPE turns pairs: make it even"),
         );
     }
+    if model.norm_eps <= 0.0 {
+        found.add("model.norm_eps", "must be above 0");
+    }
     if !model.n_heads.is_multiple_of(model.n_kv_heads) {
         let text = format!("{} does not divide model.n_heads, which is {}", model.n_kv_heads, model.n_heads);
         found.add("model.n_kv_heads", text);
@@ -136,6 +139,9 @@ fn update(found: &mut Found, config: &Config) {
             if *beta >= 1.0 {
                 found.add(&format!("{path}.betas"), format!("beta {} is {beta}, it must be below 1", i + 1));
             }
+        }
+        if optim.eps <= 0.0 {
+            found.add(&format!("{path}.eps"), "must be above 0");
         }
         if optim.warmup_steps > steps && steps > 0 {
             let text =

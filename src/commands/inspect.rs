@@ -1,0 +1,182 @@
+//! `ragen inspect`: what a configuration comes to, before anything is trained.
+
+use super::open::{self, Opened};
+use super::{Common, Configured, Failure, print, table, thousands};
+use ragen::agent_proxy::{Play, play};
+use ragen::config::{Config, EnvSet};
+use ragen::context_manager::ContextManager;
+use ragen::env_manager::EnvManager;
+use ragen::policy::Policy;
+use ragen::policy::model::Model;
+use ragen::settings;
+use ragen::train::Trainer;
+use ragen::trajectory::{Provenance, Trajectory};
+use ragen_envs::Mode;
+use ragen_models::random::Key;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::time::Instant;
+
+/// Groups whose first prompts are shown.
+const SHOWN: usize = 2;
+
+/// The command.
+pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
+    let config = what.load(common)?;
+    open::check_device(&config)?;
+    let Opened { mut policy, tokenizer } = open::open(&config)?;
+    let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
+    let trainer = Trainer::new(config.clone(), context)?;
+    let (first, speed) = first_turns(&mut policy, &trainer, &config)?;
+    let memory = Memory::of(&config, &policy);
+    let step_seconds = speed.step_seconds(&config);
+
+    let toml = settings::to_toml(&config);
+    if !common.quiet {
+        let mut text = format!("{toml}\n");
+        for t in &first {
+            let _ =
+                writeln!(text, "--- the first turn on {}, seed {}; tokens with * are trained on ---", t.tag, t.seed);
+            let _ = writeln!(text, "{}", tokenizer.decode(&t.tokens.ids));
+            for (id, mask) in t.tokens.ids.iter().zip(loss_mask(t)) {
+                let piece = String::from_utf8_lossy(tokenizer.bytes(*id)).into_owned();
+                let _ = write!(text, "{id}{}{piece:?} ", if mask == 1 { "*" } else { ":" });
+            }
+            text.push_str("\n\n");
+        }
+        let rows =
+            memory.rows().map(|(name, bytes)| vec![name.to_string(), format!("{:.1} MiB", bytes as f64 / 1048576.0)]);
+        let _ = writeln!(text, "{} parameters; memory, estimated:", thousands(policy.params().data.len()));
+        text.push_str(&table(&rows));
+        let _ = writeln!(
+            text,
+            "a step takes about {step_seconds:.1} s at most, {} of them {:.0} s",
+            config.run.steps,
+            step_seconds * config.run.steps as f64
+        );
+        print(&text)?;
+    }
+    if common.json {
+        let prompts: Vec<Value> = first
+            .iter()
+            .map(|t| json!({"text": tokenizer.decode(&t.tokens.ids), "ids": t.tokens.ids, "loss_mask": loss_mask(t)}))
+            .collect();
+        let memory: serde_json::Map<String, Value> =
+            memory.rows().map(|(name, bytes)| (name.to_string(), json!(bytes))).into_iter().collect();
+        let config = serde_json::to_value(&config).unwrap_or(Value::Null);
+        let result =
+            json!({"config": config, "prompts": prompts, "memory_bytes": memory, "step_seconds": step_seconds});
+        print(&format!("{result}\n"))?;
+    }
+    Ok(())
+}
+
+/// 1 for each token that the policy sampled.
+fn loss_mask(t: &Trajectory) -> Vec<u8> {
+    t.tokens.provenance.iter().map(|p| u8::from(*p == Provenance::Sampled)).collect()
+}
+
+/// Tokens a second, as measured on a few sequences.
+struct Speed {
+    sampled: f64,
+    scored: f64,
+    /// Tokens of a first turn, prompt and response.
+    turn_tokens: f64,
+}
+
+impl Speed {
+    /// Seconds of a training step in which every turn is played and all is kept.
+    fn step_seconds(&self, config: &Config) -> f64 {
+        let episodes = (config.env.train.groups * config.env.train.group_size) as f64;
+        let turns = episodes * config.rollout.max_turns as f64;
+        let sampled = turns * config.rollout.response_tokens.min(self.turn_tokens as usize) as f64;
+        // A backward costs two forwards.
+        let trained = 3.0 * turns * self.turn_tokens * config.update.epochs as f64;
+        sampled / self.sampled + trained / self.scored
+    }
+}
+
+/// Plays the first turn of the first groups, and takes the time.
+fn first_turns(policy: &mut Model, trainer: &Trainer, config: &Config) -> Result<(Vec<Trajectory>, Speed), Failure> {
+    // Enough members that they are computed side by side, as in training.
+    let members = config.env.train.group_size.min(8);
+    let set = EnvSet {
+        groups: config.env.train.tags.len().max(SHOWN),
+        group_size: members,
+        n_groups: Vec::new(),
+        ..config.env.train.clone()
+    };
+    let mut envs = EnvManager::new(&set, &config.envs, Mode::Train)?;
+    envs.excluded = trainer.train_envs.excluded.clone();
+    let broken = envs.reset()?;
+    let how = Play { max_turns: 1, ..Play::new(&trainer.context, &config.rollout, config.rollout.sampling) };
+    let started = Instant::now();
+    let rollout = play(policy, &mut envs, broken, how, Key::new(config.run.seed).named("rollout").with(1))?;
+    let playing = started.elapsed().as_secs_f64();
+    let rows: Vec<_> = rollout.trajectories.iter().map(Trajectory::row).filter(|row| !row.targets.is_empty()).collect();
+    let started = Instant::now();
+    policy.score(ragen::policy::Weights::Policy, &rows, config.rollout.sampling.temperature)?;
+    let scoring = started.elapsed().as_secs_f64();
+    let total: usize = rows.iter().map(|row| row.ids.len()).sum();
+    let sampled: usize = rows.iter().map(|row| row.targets.len()).sum();
+    let speed = Speed {
+        sampled: sampled.max(1) as f64 / playing.max(1e-9),
+        scored: total.max(1) as f64 / scoring.max(1e-9),
+        turn_tokens: total as f64 / rows.len().max(1) as f64,
+    };
+    let first = rollout.trajectories.into_iter().filter(|t| t.member == 0).take(SHOWN).collect();
+    Ok((first, speed))
+}
+
+/// Bytes that a run needs, by what for.
+struct Memory {
+    weights: usize,
+    gradients: usize,
+    optimiser: usize,
+    activations: usize,
+    kv_cache: usize,
+    head: usize,
+}
+
+impl Memory {
+    fn of(config: &Config, policy: &Model) -> Memory {
+        let (shape, n) = (policy.config(), policy.params().data.len());
+        let (q, kv, d, ff) = (shape.q_width(), shape.kv_width(), shape.d_model, shape.d_ff);
+        let rows = (config.env.train.groups * config.env.train.group_size).min(config.update.mini_batch.max(1));
+        let tokens =
+            config.update.micro_batch_tokens.min(rows * config.rollout.model_tokens).max(config.rollout.model_tokens);
+        // What a layer keeps of a token: input, both norms, q, k, v, attention's output, gate, up and their product.
+        let kept = 4 * d + 2 * q + 2 * kv + 3 * ff;
+        let episodes = config.env.train.groups * config.env.train.group_size;
+        let validated = config.env.val.groups * config.env.val.group_size;
+        let sequence = 2 * shape.n_layers * kv * config.rollout.model_tokens;
+        let reference = usize::from(config.update.loss.kl.coef != 0.0);
+        // Weights lie twice: as they are saved, and packed for the products.
+        Memory {
+            weights: 4 * n * 2 * (1 + reference),
+            gradients: 4 * n,
+            optimiser: 8 * n,
+            activations: 4 * tokens * (shape.n_layers * kept + d),
+            kv_cache: 4 * sequence * episodes.max(validated),
+            head: 4 * HEAD_ROWS * shape.vocab * 2,
+        }
+    }
+
+    /// Name and bytes of each part, the total last.
+    fn rows(&self) -> [(&'static str, usize); 7] {
+        let Memory { weights, gradients, optimiser, activations, kv_cache, head } = *self;
+        let total = weights + gradients + optimiser + activations + kv_cache + head;
+        [
+            ("weights", weights),
+            ("gradients", gradients),
+            ("optimiser", optimiser),
+            ("activations", activations),
+            ("kv_cache", kv_cache),
+            ("head", head),
+            ("total", total),
+        ]
+    }
+}
+
+/// Rows whose logits exist at a time.
+const HEAD_ROWS: usize = 64;
