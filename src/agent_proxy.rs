@@ -148,8 +148,7 @@ impl Seat {
 
     /// Lays out the next prompt.
     fn read(&mut self, context: &ContextManager, episode: &Episode, turn: usize) {
-        let last = self.trajectory.turns.last().map(|turn| &turn.played);
-        self.prompt = context.prompt(episode, turn, last);
+        self.prompt = context.prompt(episode, turn, self.trajectory.turns.last());
         self.observation = episode.observation();
     }
 
@@ -169,7 +168,7 @@ impl Seat {
         self.trajectory.tokens.extend(&self.prompt);
         let prompt = start..self.trajectory.tokens.len();
         let place = self.trajectory.push_response(&response.ids, &response.logps, &response.kept);
-        let text = how.context.response_text(&episode.rules, &response.ids);
+        let text = how.context.response_text(&episode.rules, &response.ids, response.finish);
         let parsed = parse(&text, &how.context.answer_format(&episode.rules));
         let played = episode.play(&parsed.actions, how.format_penalty)?;
         if response.finish == Finish::Context && !episode.outcome.ended() {

@@ -254,6 +254,8 @@ pub struct Rollout {
     pub prompt: PromptStyle,
     /// The prompt ends with the opening tag (`<think>`, or `<answer>` without thinking), which is then not trained.
     pub force_open_tag: bool,
+    /// A response that reaches `response_tokens` without `</answer>` is closed by the template, untrained.
+    pub force_close_tag: bool,
     /// Tokens sampled a turn at most.
     pub response_tokens: usize,
     /// Longest sequence in tokens, prompt and responses together.
@@ -277,6 +279,7 @@ impl Default for Rollout {
             think: true,
             prompt: PromptStyle::Full,
             force_open_tag: true,
+            force_close_tag: false,
             response_tokens: 400,
             model_tokens: 3600,
             sampling: Sampling::default(),

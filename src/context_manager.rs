@@ -6,8 +6,9 @@
 
 use crate::config::{Config, ContextMode, PromptStyle};
 use crate::env_manager::{Episode, TagRules};
+use crate::policy::Finish;
 use crate::protocol::{ANSWER_CLOSE, ANSWER_OPEN, AnswerFormat, THINK_CLOSE, THINK_OPEN};
-use crate::trajectory::{Played, Provenance, Tokens};
+use crate::trajectory::{Provenance, Tokens, Turn};
 use ragen_models::tokenizer::Tokenizer;
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ pub struct ContextManager {
     controls: Controls,
     style: PromptStyle,
     force_open_tag: bool,
+    force_close_tag: bool,
     think: bool,
     separator: String,
     max_actions_per_turn: usize,
@@ -90,6 +92,7 @@ impl ContextManager {
             controls,
             style: rollout.prompt,
             force_open_tag: rollout.force_open_tag,
+            force_close_tag: rollout.force_close_tag,
             think: rollout.think,
             separator: rollout.action_separator.clone(),
             max_actions_per_turn: rollout.max_actions_per_turn,
@@ -119,7 +122,7 @@ impl ContextManager {
     /// The tokens before the next response: the first turn's after nothing, a later one's after the previous response.
     ///
     /// `last` is the turn just finished, none before the first; `turn` counts from 1.
-    pub fn prompt(&self, episode: &Episode, turn: usize, last: Option<&Played>) -> Tokens {
+    pub fn prompt(&self, episode: &Episode, turn: usize, last: Option<&Turn>) -> Tokens {
         let mut prompt = Writer { tokens: Tokens::default(), tokenizer: &self.tokenizer };
         let rules = &episode.rules;
         if last.is_none() {
@@ -129,6 +132,9 @@ impl ContextManager {
                 self.write_system(&mut prompt, episode);
             }
         }
+        if last.is_some_and(|last| self.closes(last.finish)) {
+            prompt.tag(ANSWER_CLOSE);
+        }
         prompt.control(self.controls.user);
         match self.style {
             PromptStyle::Compact => {
@@ -136,11 +142,11 @@ impl ContextManager {
             }
             PromptStyle::Full => {
                 if let Some(last) = last {
-                    prompt.words(&format!("Reward of the last turn: {:?}\n\n", last.reward + 0.0));
+                    prompt.words(&format!("Reward of the last turn: {:?}\n\n", last.played.reward + 0.0));
                 }
                 prompt.words(&format!("Turn {turn}\n"));
                 prompt.environment(&episode.observation());
-                if last.is_some_and(|last| last.invalid) {
+                if last.is_some_and(|last| last.played.invalid) {
                     prompt.words("\nThe last response named no action that can be taken; the state is unchanged.");
                 }
                 prompt.words(&format!("\nActions left: {}\nRespond in the form ", episode.actions_left));
@@ -200,13 +206,16 @@ impl ContextManager {
         opening.tokens.len()
     }
 
-    /// A response as text, with the opening tag that its prompt ended with.
-    pub fn response_text(&self, rules: &TagRules, ids: &[u32]) -> String {
-        let text = self.tokenizer.decode(ids);
-        match self.force_open_tag {
-            true => [self.answer_format(rules).opening_tag(), &text].concat(),
-            false => text,
-        }
+    /// A response as text, with the tags that the template puts around it.
+    pub fn response_text(&self, rules: &TagRules, ids: &[u32], finish: Finish) -> String {
+        let open = if self.force_open_tag { self.answer_format(rules).opening_tag() } else { "" };
+        let close = if self.closes(finish) { ANSWER_CLOSE } else { "" };
+        [open, &self.tokenizer.decode(ids), close].concat()
+    }
+
+    /// Whether the template closes a response that ended like this.
+    fn closes(&self, finish: Finish) -> bool {
+        self.force_close_tag && finish == Finish::Length
     }
 
     /// The reasoning's place among `tokens`, given the response's: between the first opening tag and the closing tag

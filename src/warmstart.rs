@@ -131,7 +131,7 @@ impl Demonstrations {
         let format = context.answer_format(&episode.rules);
         for turn in 1..=self.max_turns {
             let Some(shown) = episode.env().demonstrate(&options, draws) else { break };
-            let prompt = context.prompt(episode, turn, trajectory.turns.last().map(|turn| &turn.played));
+            let prompt = context.prompt(episode, turn, trajectory.turns.last());
             let response = context.response(&shown, &format);
             let start = trajectory.tokens.len();
             if response.len() > context.response_tokens || !context.has_room(start + prompt.len()) {
@@ -140,7 +140,7 @@ impl Demonstrations {
             let observation = episode.observation();
             trajectory.tokens.extend(&prompt);
             let place = trajectory.push_response(&response, &vec![0.0; response.len()], &[]);
-            let text = context.response_text(&episode.rules, &response);
+            let text = context.response_text(&episode.rules, &response, Finish::Stop);
             let parsed = parse(&text, &format);
             let played = episode.play(&parsed.actions, self.format_penalty)?;
             trajectory.turns.push(Turn {

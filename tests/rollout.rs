@@ -159,6 +159,26 @@ fn a_forced_opening_tag_is_template_and_part_of_the_text() {
 }
 
 #[test]
+fn a_forced_closing_tag_is_template_and_only_where_a_response_was_cut() {
+    let mut config = small_config();
+    (config.rollout.max_turns, config.rollout.response_tokens, config.rollout.force_close_tag) = (2, 1, true);
+    let mut policy = Scripted::new(&[" Left", " Right"]);
+    let rollout = perform(&config, &mut policy, &mut Doors::default().manage(1, 1, Mode::Train));
+    let t = &rollout.trajectories[0];
+    let close = TOKENIZER.id("</answer>").unwrap();
+    assert!(t.outcome.success && t.targets.len() == 2);
+    assert_eq!((t.turns[0].text.as_str(), t.turns[0].finish), ("<answer> Left</answer>", Finish::Length));
+    let after = t.turns[0].response.end;
+    assert_eq!((t.tokens.ids[after], t.tokens.provenance[after]), (close, Provenance::Template));
+    config.rollout.response_tokens = 2;
+    let mut policy = Scripted::new(&[" Left</answer>", " Right</answer>"]);
+    let rollout = perform(&config, &mut policy, &mut Doors::default().manage(1, 1, Mode::Train));
+    let t = &rollout.trajectories[0];
+    assert_eq!(t.turns[0].text, "<answer> Left</answer>");
+    assert_eq!(t.tokens.ids[t.turns[0].response.end], TOKENIZER.id("<user>").unwrap());
+}
+
+#[test]
 fn the_full_prompt_says_what_there_is_to_know() {
     let mut config = thinking();
     config.rollout.prompt = PromptStyle::Full;

@@ -109,6 +109,7 @@ pub const KEYS: &[Key] = &[
     key("rollout.think", Flag, "", "The response reasons between `<think>` tags before it answers.", "agent_proxy.enable_think"),
     key("rollout.prompt", Word(&["full", "compact"]), "", "How a prompt is laid out: `full` has instruction, legend, budget and format, `compact` only the observation between the role tokens.", ""),
     key("rollout.force_open_tag", Flag, "", "The prompt ends with the opening tag, which is then not trained: on for chat models, off for the tiny ones.", ""),
+    key("rollout.force_close_tag", Flag, "", "A response that reaches `response_tokens` without `</answer>` is closed by the template, untrained: lets a model that knows nothing answer at all.", ""),
     key("rollout.response_tokens", Whole(1, 1 << 32), "tokens", "Tokens sampled a turn at most.", "rollout.response_length"),
     key("rollout.model_tokens", Whole(2, 1 << 32), "tokens", "Longest sequence, prompt and responses together.", "rollout.max_model_len"),
     key("rollout.sampling.temperature", Number(0.0, 100.0), "", "Temperature of training rollouts.", "rollout.temperature"),
