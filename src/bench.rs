@@ -13,6 +13,7 @@ use ragen_models::sampler::{Sampling, Scratch};
 use ragen_models::token_tree::TokenTree;
 use ragen_models::transformer::{Activations, Append, Config, Gradients, Transformer};
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// The shape of a small model: 4 layers, width 128, vocabulary 512.
@@ -80,7 +81,8 @@ pub enum Order {
 }
 
 impl Order {
-    fn name(self) -> &'static str {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
         match self {
             Order::Nn => "NN",
             Order::Nt => "NT",
@@ -90,36 +92,67 @@ impl Order {
     }
 }
 
+/// One product, to run as often as wanted.
+pub struct Product {
+    shape: (usize, usize, usize),
+    order: Order,
+    a: Vec<f32>,
+    b: Vec<f32>,
+    c: Vec<f32>,
+    packed: Packed,
+}
+
+impl Product {
+    /// C `[m, n]` = A `[m, k]` · B `[k, n]` of random numbers.
+    pub fn new(cpu: &Cpu, m: usize, k: usize, n: usize, order: Order) -> Self {
+        let b = matrix(2, k * n);
+        let mut packed = Packed::default();
+        packed.transposed(cpu, &b, n, k);
+        Product { shape: (m, k, n), order, a: matrix(1, m * k), b, c: vec![0.0; m * n], packed }
+    }
+
+    /// Our product.
+    pub fn ours(&mut self, cpu: &Cpu) {
+        let Product { shape: (m, k, n), order, a, b, c, packed } = self;
+        let (m, k, n) = (*m, *k, *n);
+        if *order == Order::Nt {
+            packed.transposed(cpu, b, n, k);
+        }
+        let left = if *order == Order::Tn { Left::transposed(a, m) } else { Left::rows(a, k) };
+        let right = if matches!(order, Order::Nt | Order::NtPacked) { Right::Packed(packed) } else { Right::Rows(b) };
+        gemm(cpu, m, n, k, left, right, c, false);
+    }
+
+    /// The crate `gemm` on the same operands.
+    #[cfg(feature = "peers")]
+    pub fn peer(&mut self, cpu: &Cpu) {
+        let (m, k, n) = self.shape;
+        peer_gemm(cpu.pool.threads(), m, k, n, self.order, &self.a, &self.b, &mut self.c);
+    }
+
+    fn flops(&self) -> f64 {
+        let (m, k, n) = self.shape;
+        2.0 * (m * k * n) as f64
+    }
+}
+
 /// One product against its peer.
 fn measure_gemm(cpu: &Cpu, m: usize, k: usize, n: usize, order: Order) -> Value {
-    let (a, b) = (matrix(1, m * k), matrix(2, k * n));
-    let mut packed = Packed::default();
-    packed.transposed(cpu, &b, n, k);
-    let mut c = vec![0.0; m * n];
-    let mut ours = || match order {
-        Order::Nn => gemm(cpu, m, n, k, Left::rows(&a, k), Right::Rows(&b), &mut c, false),
-        Order::NtPacked => gemm(cpu, m, n, k, Left::rows(&a, k), Right::Packed(&packed), &mut c, false),
-        Order::Nt => {
-            packed.transposed(cpu, &b, n, k);
-            gemm(cpu, m, n, k, Left::rows(&a, k), Right::Packed(&packed), &mut c, false);
-        }
-        Order::Tn => gemm(cpu, m, n, k, Left::transposed(&a, m), Right::Rows(&b), &mut c, false),
-    };
-    let flops = 2.0 * (m * k * n) as f64;
+    let mut product = Product::new(cpu, m, k, n, order);
+    let flops = product.flops();
     let rounds = (4e9 / flops).clamp(5.0, 200.0) as usize;
     let mut line = json!({"m": m, "k": k, "n": n, "layout": order.name(), "dtype": "f32"});
     #[cfg(feature = "peers")]
     {
-        let mut peer_c = vec![0.0f32; m * n];
-        let mut peer = || peer_gemm(cpu.pool.threads(), m, k, n, order, &a, &b, &mut peer_c);
-        let seconds = alternate(rounds, &mut [&mut ours, &mut peer]);
+        let mut other = Product::new(cpu, m, k, n, order);
+        let seconds = alternate(rounds, &mut [&mut || product.ours(cpu), &mut || other.peer(cpu)]);
         line["gflops"] = json!(flops / seconds[0] / 1e9);
         line["peer"] = json!("gemm");
         line["peer_gflops"] = json!(flops / seconds[1] / 1e9);
     }
     #[cfg(not(feature = "peers"))]
     {
-        line["gflops"] = json!(flops / alternate(rounds, &mut [&mut ours])[0] / 1e9);
+        line["gflops"] = json!(flops / alternate(rounds, &mut [&mut || product.ours(cpu)])[0] / 1e9);
     }
     line
 }
@@ -161,12 +194,12 @@ fn peer_gemm(threads: usize, m: usize, k: usize, n: usize, order: Order, a: &[f3
 /// Gigabytes read a second, summing a buffer far larger than the caches on all threads.
 fn read_bandwidth(cpu: &Cpu) -> f64 {
     let buffer = vec![1.0f32; 64 << 20];
-    let sums: Vec<std::sync::atomic::AtomicU64> = (0..64).map(|_| Default::default()).collect();
+    let sums: Vec<AtomicU64> = (0..64).map(|_| Default::default()).collect();
     let mut body = || {
         cpu.pool.run(64, &|i| {
             let part = &buffer[i << 20..(i + 1) << 20];
             let sum = part.chunks_exact(16).fold([0.0f32; 16], |sum, x| std::array::from_fn(|j| sum[j] + x[j]));
-            sums[i].store(sum[0].to_bits().into(), std::sync::atomic::Ordering::Relaxed);
+            sums[i].store(sum[0].to_bits().into(), Ordering::Relaxed);
         });
     };
     (buffer.len() * 4) as f64 / alternate(3, &mut [&mut body])[0] / 1e9
@@ -179,88 +212,110 @@ pub fn peak_bytes() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// One whole training step: forward, head, backward, AdamW, packing; `rows` rows of `len` tokens, `micro` rows at a time.
-fn measure_train(cpu: &Cpu, model: &mut Transformer, rows: usize, len: usize, micro: usize) -> (f64, Option<u64>) {
-    let vocab = model.config.vocab;
-    let key = Key::new(3);
-    let batch: Vec<Vec<u32>> =
-        (0..rows).map(|r| (0..len).map(|t| key.with(r as u64).below(t as u64, vocab) as u32).collect()).collect();
-    let mut optimiser = AdamW::new(AdamWSettings::default(), model.params().table.clone());
-    let mut gradients = Gradients::zeros(model);
-    let mut acts = Activations::default();
-    let mut step = || {
+/// Training steps on random rows: forward, head, backward, AdamW, packing.
+pub struct Train {
+    model: Transformer,
+    batch: Vec<Vec<u32>>,
+    optimiser: AdamW,
+    gradients: Gradients,
+    acts: Activations,
+}
+
+impl Train {
+    /// A fresh model of this shape and `rows` rows of `len` random tokens.
+    pub fn new(cpu: &Cpu, shape: &Config, rows: usize, len: usize) -> Self {
+        let model = Transformer::new(cpu, shape.clone(), Transformer::initial(shape, 1));
+        Train {
+            batch: tokens(3, rows, len, shape.vocab),
+            optimiser: AdamW::new(AdamWSettings::default(), model.params().table.clone()),
+            gradients: Gradients::zeros(&model),
+            acts: Activations::default(),
+            model,
+        }
+    }
+
+    /// One optimiser step over all rows, `micro` rows at a time.
+    pub fn step(&mut self, cpu: &Cpu, micro: usize) {
+        let Train { model, batch, optimiser, gradients, acts } = self;
         for rows in batch.chunks(micro) {
             let tree = TokenTree::from_rows(rows);
-            model.forward(cpu, &tree, &mut acts, true);
-            let targets: Vec<Target> = tree
-                .segments
-                .iter()
-                .flat_map(|s| s.rows().skip(1))
-                .map(|row| Target { row: row - 1, token: tree.ids[row], kept: None })
-                .collect();
-            let values = model.values(cpu, &acts, &targets, 1.0);
-            let seeds =
-                PerTarget { logp: vec![-1.0 / values.logp.len() as f32; values.logp.len()], ..Default::default() };
-            model.backward(cpu, &tree, &mut acts, &targets, 1.0, &seeds, &mut gradients);
+            model.forward(cpu, &tree, acts, true);
+            let next = tree.segments.iter().flat_map(|s| s.rows().skip(1));
+            let targets: Vec<Target> =
+                next.map(|row| Target { row: row - 1, token: tree.ids[row], kept: None }).collect();
+            let n = model.values(cpu, acts, &targets, 1.0).logp.len();
+            let seeds = PerTarget { logp: vec![-1.0 / n as f32; n], ..Default::default() };
+            model.backward(cpu, &tree, acts, &targets, 1.0, &seeds, gradients);
         }
         model.update(cpu, |params| {
             optimiser.step(cpu, params, gradients.total(), 1e-4);
         });
         gradients.zero();
-    };
-    let seconds = alternate(5, &mut [&mut step])[0];
-    ((rows * len) as f64 / seconds, peak_bytes())
+    }
 }
 
-/// Sampled tokens a second: `groups` prompts of `prompt` tokens with `members` sequences each, `new` tokens a sequence.
-/// Prefill is part of the time.
-fn measure_decode(cpu: &Cpu, model: &Transformer, groups: usize, members: usize, prompt: usize, new: usize) -> f64 {
-    let vocab = model.config.vocab;
-    let prompts: Vec<Vec<u32>> = (0..groups)
-        .map(|g| (0..prompt).map(|t| Key::new(4).with(g as u64).below(t as u64, vocab) as u32).collect())
-        .collect();
-    let sampling = Sampling::default();
-    let mut logits = Vec::new();
-    let mut body = || {
+fn tokens(seed: u64, rows: usize, len: usize, vocab: usize) -> Vec<Vec<u32>> {
+    let row = |r: usize| (0..len).map(|t| Key::new(seed).with(r as u64).below(t as u64, vocab) as u32).collect();
+    (0..rows).map(row).collect()
+}
+
+/// Sampling from random prompts: `groups` prompts with `members` sequences each; prefill included.
+pub struct Decode {
+    model: Transformer,
+    prompts: Vec<Vec<u32>>,
+    members: usize,
+    new: usize,
+    logits: Vec<f32>,
+}
+
+impl Decode {
+    /// A fresh model of this shape, `groups` prompts of `prompt` tokens, `new` tokens a sequence.
+    pub fn new(cpu: &Cpu, shape: &Config, groups: usize, members: usize, prompt: usize, new: usize) -> Self {
+        let model = Transformer::new(cpu, shape.clone(), Transformer::initial(shape, 1));
+        let prompts = tokens(4, groups, prompt, shape.vocab);
+        Decode { model, prompts, members, new, logits: Vec::new() }
+    }
+
+    /// Samples all sequences to their end.
+    pub fn run(&mut self, cpu: &Cpu) {
+        let Decode { model, prompts, members, new, logits } = self;
+        let vocab = model.config.vocab;
         let mut cache = model.new_cache(cpu);
         let firsts: Vec<CacheId> = prompts.iter().map(|_| cache.open()).collect();
-        let appends: Vec<Append<'_>> = firsts.iter().zip(&prompts).map(|(&id, tokens)| Append { id, tokens }).collect();
-        model.extend(cpu, &mut cache, &appends, &mut logits);
+        let appends: Vec<Append<'_>> =
+            firsts.iter().zip(&*prompts).map(|(&id, tokens)| Append { id, tokens }).collect();
+        model.extend(cpu, &mut cache, &appends, logits);
         let mut ids: Vec<CacheId> = Vec::new();
         for &first in &firsts {
-            for member in 0..members {
-                let id = if member == 0 { first } else { cache.open() };
-                if member > 0 {
-                    cache.share(id, first);
-                }
+            ids.push(first);
+            for _ in 1..*members {
+                let id = cache.open();
+                cache.share(id, first);
                 ids.push(id);
             }
         }
-        let mut logit_row: Vec<usize> = (0..ids.len()).map(|i| i / members).collect();
-        let mut tokens = vec![[0u32]; ids.len()];
-        for t in 0..new {
-            let shards: Vec<std::sync::atomic::AtomicU32> = (0..ids.len()).map(|_| Default::default()).collect();
+        let mut rows: Vec<usize> = (0..ids.len()).map(|i| i / *members).collect();
+        let sampling = Sampling::default();
+        for t in 0..*new {
+            let drawn: Vec<AtomicU32> = ids.iter().map(|_| AtomicU32::new(0)).collect();
             cpu.pool.split(ids.len(), 8, 1, &|range| {
                 let mut scratch = Scratch::default();
                 for i in range {
-                    let row = &logits[logit_row[i] * vocab..][..vocab];
+                    let row = &logits[rows[i] * vocab..][..vocab];
                     let u = Key::new(5).with(i as u64).uniform(t as u64);
                     let id = sampling.draw(cpu.isa, row, u, &mut scratch).map_or(0, |d| d.id);
-                    shards[i].store(id, std::sync::atomic::Ordering::Relaxed);
+                    drawn[i].store(id, Ordering::Relaxed);
                 }
             });
-            for (token, id) in tokens.iter_mut().zip(&shards) {
-                *token = [id.load(std::sync::atomic::Ordering::Relaxed)];
-            }
-            logit_row = (0..ids.len()).collect();
-            if t + 1 < new {
+            let tokens: Vec<[u32; 1]> = drawn.into_iter().map(|id| [id.into_inner()]).collect();
+            rows = (0..ids.len()).collect();
+            if t + 1 < *new {
                 let appends: Vec<Append<'_>> =
                     ids.iter().zip(&tokens).map(|(&id, tokens)| Append { id, tokens }).collect();
-                model.extend(cpu, &mut cache, &appends, &mut logits);
+                model.extend(cpu, &mut cache, &appends, logits);
             }
         }
-    };
-    (groups * members * new) as f64 / alternate(3, &mut [&mut body])[0]
+    }
 }
 
 /// Environment steps a second on one core, without and with the text observation.
@@ -319,22 +374,21 @@ pub fn run(cpu: &Cpu, name: &str, config: &Config, tell: &mut dyn FnMut(&str)) -
     let bandwidth = read_bandwidth(cpu);
     tell(&format!("memory read {bandwidth:.1} GB/s"));
 
-    let params = Transformer::initial(config, 1);
-    let parameters = params.data.len();
-    let mut model = Transformer::new(cpu, config.clone(), params);
     let len = 256.min(config.max_positions);
-    let (train, peak) = measure_train(cpu, &mut model, 32, len, 8);
+    let mut training = Train::new(cpu, config, 32, len);
+    let parameters = training.model.params().data.len();
+    let train = (32 * len) as f64 / alternate(5, &mut [&mut || training.step(cpu, 8)])[0];
+    let peak = peak_bytes();
     let flops = 6.0 * parameters as f64 * train;
     let share = ceiling.map(|peer| flops / 1e9 / peer);
     let versus = share.map_or(String::new(), |s| format!(", {s:.2} of gemm's rate at 1024×576×1536"));
     tell(&format!("train 32 × {len}: {train:.0} tokens/s, {:.1} GFLOP/s{versus}", flops / 1e9));
 
-    let tree: Vec<Vec<u32>> =
-        (0..32).map(|r| (0..len as u32).map(|t| (t * 7 + r) % config.vocab as u32).collect()).collect();
+    let (model, rows) = (&training.model, &training.batch);
     let mut logits = Vec::new();
     let mut prefill = || {
         let mut cache = model.new_cache(cpu);
-        let appends: Vec<Append<'_>> = tree.iter().map(|tokens| Append { id: cache.open(), tokens }).collect();
+        let appends: Vec<Append<'_>> = rows.iter().map(|tokens| Append { id: cache.open(), tokens }).collect();
         model.extend(cpu, &mut cache, &appends, &mut logits);
     };
     let prefill = (32 * len) as f64 / alternate(3, &mut [&mut prefill])[0];
@@ -343,8 +397,9 @@ pub fn run(cpu: &Cpu, name: &str, config: &Config, tell: &mut dyn FnMut(&str)) -
     let mut decode = Vec::new();
     let (prompt, new) = (128.min(len / 2), 128.min(config.max_positions - 128.min(len / 2)));
     for (groups, members) in [(1, 1), (16, 1), (64, 1), (8, 8), (128, 1)] {
-        let rate = measure_decode(cpu, &model, groups, members, prompt, new);
+        let mut sequences = Decode::new(cpu, config, groups, members, prompt, new);
         let batch = groups * members;
+        let rate = (batch * new) as f64 / alternate(3, &mut [&mut || sequences.run(cpu)])[0];
         let share = (parameters * 4) as f64 * rate / batch as f64 / 1e9 / bandwidth;
         tell(&format!("decode {batch} sequences of {groups} prompts: {rate:.0} tokens/s"));
         decode.push(json!({"batch": batch, "prompts": groups, "tokens_per_s": rate, "share_of_bandwidth": share}));

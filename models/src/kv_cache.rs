@@ -112,7 +112,7 @@ impl KvCache {
     }
 
     fn page_len(&self) -> usize {
-        self.layers * self.kv_heads * self.layout.len()
+        self.layers * self.kv_heads * self.layout.elements()
     }
 
     /// Makes room for `tokens` more tokens and counts them as held; the caller then writes their keys and values.
@@ -120,7 +120,7 @@ impl KvCache {
         let mut sequence = self.sequences[id.0].take().expect("the sequence is open");
         if let Some(last) = sequence.pages.last_mut()
             && tokens > 0
-            && sequence.len % PAGE > 0
+            && !sequence.len.is_multiple_of(PAGE)
             && self.users[*last] > 1
         {
             let copy = self.page();
@@ -158,7 +158,7 @@ impl KvCache {
 
     /// Offset of a layer's and key head's part within a page.
     pub(crate) fn offset(&self, layer: usize, h: usize) -> usize {
-        (layer * self.kv_heads + h) * self.layout.len()
+        (layer * self.kv_heads + h) * self.layout.elements()
     }
 }
 

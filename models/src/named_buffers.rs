@@ -8,6 +8,9 @@ use std::collections::HashMap;
 /// The key of the text in the file's metadata.
 const NOTE: &str = "note";
 
+/// f32 buffers, each with its name.
+pub type NamedBuffers = Vec<(String, Vec<f32>)>;
+
 /// Why bytes are not such a file.
 #[derive(Debug, thiserror::Error)]
 pub enum NamedBuffersError {
@@ -43,7 +46,7 @@ pub fn encode(note: &str, buffers: &[(String, Vec<f32>)]) -> Result<Vec<u8>, Nam
 /// The text and the buffers, by ascending name.
 ///
 /// **Errors** [`NamedBuffersError`] when the bytes are not what [`encode`] makes.
-pub fn decode(bytes: &[u8]) -> Result<(String, Vec<(String, Vec<f32>)>), NamedBuffersError> {
+pub fn decode(bytes: &[u8]) -> Result<(String, NamedBuffers), NamedBuffersError> {
     let (_, metadata) = SafeTensors::read_metadata(bytes)?;
     let note = metadata.metadata().as_ref().and_then(|map| map.get(NOTE)).cloned().ok_or(NamedBuffersError::NoNote)?;
     let mut buffers = Vec::new();

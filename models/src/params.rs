@@ -3,7 +3,7 @@
 //! Gradients, Adam's moments and the reference policy are the same type over the same table. Names are those of Hugging
 //! Face checkpoints, so that saving and loading are one walk over the table.
 
-use crate::transformer::Config;
+use crate::config::Config;
 use std::sync::Arc;
 
 /// One named tensor inside the flat buffer.

@@ -110,8 +110,8 @@ impl Pool {
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: only the lifetime is erased; this function returns after every worker has left the job.
-        let job =
-            Job { task: unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const Task>(task) }, tasks };
+        let task = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const Task>(task) };
+        let job = Job { task, tasks };
         {
             let mut state = self.shared.lock();
             self.shared.next.store(0, Ordering::Relaxed);

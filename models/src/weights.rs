@@ -4,8 +4,8 @@
 //! tensors lie in the main file or in `value_head.safetensors`.
 
 use crate::atomic_file;
+use crate::config::{Config, ConfigError};
 use crate::params::{Params, Table};
-use crate::transformer::{Config, ConfigError};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata, SafeTensorError, SafeTensors, TensorInfo};
 use serde_json::{Map, Value, json};

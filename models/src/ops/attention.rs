@@ -78,13 +78,13 @@ impl PageLayout {
     }
 
     /// Elements of one page of one head.
-    pub fn len(&self) -> usize {
+    pub fn elements(&self) -> usize {
         self.keys() + self.values()
     }
 
     /// Writes `k` and `v` of the position `slot` within the page.
     pub fn write(&self, page: &mut [f32], slot: usize, k: &[f32], v: &[f32]) {
-        let (keys, values) = page[..self.len()].split_at_mut(self.keys());
+        let (keys, values) = page[..self.elements()].split_at_mut(self.keys());
         write_across(keys, self.width, slot, k);
         write_along(values, self.width, PAGE, slot, v);
     }
@@ -370,7 +370,7 @@ pub fn attention_fwd(cpu: &Cpu, out: &mut [f32], qkv: &[f32], tree: &TokenTree, 
         let mut pages = WORK.with_borrow_mut(|work| std::mem::take(&mut work.pages));
         fill_pages(&mut pages, &plan, layout, qkv, heads, (heads.k_column(h), heads.v_column(h)));
         for (segment, list) in tree.segments[range].iter().zip(&plan.lists) {
-            let path: Vec<*const f32> = list.iter().map(|p| pages[p * layout.len()..].as_ptr()).collect();
+            let path: Vec<*const f32> = list.iter().map(|p| pages[p * layout.elements()..].as_ptr()).collect();
             if segment.len > 0 {
                 let q = qkv[segment.start * heads.row()..].as_ptr();
                 // SAFETY: the segment's rows exist, and this task alone writes these heads' columns of them.
@@ -394,7 +394,7 @@ fn fill_pages(
     heads: Heads,
     (across, along): (usize, usize),
 ) {
-    let (len, hd) = (layout.len(), heads.head_dim);
+    let (len, hd) = (layout.elements(), heads.head_dim);
     pages.resize(pages.len().max(plan.pages * len), 0.0);
     for &(page, source, row, slot, n) in &plan.fills {
         match source {
@@ -439,8 +439,10 @@ pub fn attention_bwd(
             let (segment, list) = (&tree.segments[s], &plan.lists[s - range.start]);
             let (pages, turned) = (work.pages.as_ptr(), work.turned.as_ptr());
             // SAFETY: page numbers are below plan.pages, for which both buffers have room.
-            let (path, turned): (Vec<*const f32>, Vec<*const f32>) =
-                list.iter().map(|p| unsafe { (pages.add(p * layout.len()), turned.add(p * layout.len())) }).unzip();
+            let (path, turned): (Vec<*const f32>, Vec<*const f32>) = list
+                .iter()
+                .map(|p| unsafe { (pages.add(p * layout.elements()), turned.add(p * layout.elements())) })
+                .unzip();
             let keys = segment.position + segment.len;
             for buffer in [&mut work.dkeys, &mut work.dvalues] {
                 buffer.clear();

@@ -253,17 +253,21 @@ fn pack_left(block: &mut Vec<f32>, a: Left<'_>, first: usize, mc: usize, kc: usi
     }
 }
 
-/// Copies rows `k0 ..` and columns `j .. j + n` of a row-major B into panels.
+/// Copies rows `k0 ..` and columns `j .. j + n` of a row-major B into panels; row by row, so that B is read as it lies.
 #[inline(always)]
 fn pack_rows<S: Simd>(block: &mut Vec<f32>, b: &[f32], ldb: usize, k0: usize, kc: usize, j: usize, n: usize) {
     let width = width::<S>();
-    block.resize(n.div_ceil(width) * width * kc, 0.0);
-    for (p, panel) in block.chunks_exact_mut(kc * width).enumerate() {
-        let columns = width.min(n - p * width);
-        for (kk, row) in panel.chunks_exact_mut(width).enumerate() {
-            let source = &b[(k0 + kk) * ldb + j + p * width..];
-            row[..columns].copy_from_slice(&source[..columns]);
-            row[columns..].fill(0.0);
+    let vectors = n.div_ceil(width) * S::NV;
+    block.resize(vectors * LANES * kc, 0.0);
+    for kk in 0..kc {
+        let source = &b[(k0 + kk) * ldb + j..][..n];
+        for v in 0..vectors {
+            let at = (v / S::NV * kc + kk) * width + v % S::NV * LANES;
+            let row = &mut block[at..at + LANES];
+            let rest = n.saturating_sub(v * LANES).min(LANES);
+            // SAFETY: `rest` elements of the source are left from vector v on, and `row` holds a whole vector. (A call of the C
+            // library's copy for so few would cost more than the product.)
+            unsafe { S::store(row.as_mut_ptr(), S::load_n(source.as_ptr().wrapping_add(v * LANES), rest)) };
         }
     }
 }

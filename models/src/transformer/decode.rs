@@ -157,7 +157,8 @@ fn attend_cached(cpu: &Cpu, cache: &KvCache, layer: usize, heads: Heads, runs: &
         for r in 0..run.rows {
             let position = run.position + r;
             // SAFETY: the page of a new position belongs to this sequence, and this head's part of it to this task.
-            let page = unsafe { std::slice::from_raw_parts_mut(run.pages[position / PAGE].add(offset), layout.len()) };
+            let page =
+                unsafe { std::slice::from_raw_parts_mut(run.pages[position / PAGE].add(offset), layout.elements()) };
             let token = &qkv[(start + r) * row..][..row];
             layout.write(page, position % PAGE, &token[heads.k_column(h)..][..hd], &token[heads.v_column(h)..][..hd]);
         }

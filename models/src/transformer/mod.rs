@@ -4,11 +4,10 @@
 //! [`Transformer::backward`] are the policy boundary (decision D5); [`Transformer::extend`] is the same forward over a KV
 //! cache. All three run the same kernels in the same order, so their log-probabilities are equal in every bit.
 
-mod config;
 mod decode;
 mod layer;
 
-pub use config::{Config, ConfigError, Fault};
+pub use crate::config::{Config, ConfigError, Fault};
 pub use decode::Append;
 
 use crate::device::Cpu;

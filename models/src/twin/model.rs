@@ -10,10 +10,10 @@
 //! ```
 
 use super::*;
+use crate::config::Config;
 pub use crate::ops::head::{PerTarget, Target};
 use crate::params::{Params, Table};
 use crate::token_tree::TokenTree;
-use crate::transformer::Config;
 
 /// A model whose weights are read, not owned.
 #[derive(Clone, Copy, Debug)]
