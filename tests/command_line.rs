@@ -439,7 +439,7 @@ fn the_other_commands() {
     let (ids, mask) = (prompt["ids"].as_array().unwrap(), prompt["loss_mask"].as_array().unwrap());
     assert_eq!(ids.len(), mask.len());
     let trained = mask.iter().filter(|m| **m == 1).count();
-    assert!(trained >= 1 && trained <= 34 && mask[0] == 0, "{mask:?}");
+    assert!((1..=34).contains(&trained) && mask[0] == 0, "{mask:?}");
     let memory = result["memory_bytes"].as_object().unwrap();
     let sum: u64 = memory.iter().filter(|(key, _)| *key != "total").map(|(_, bytes)| bytes.as_u64().unwrap()).sum();
     assert_eq!(memory["total"].as_u64(), Some(sum));

@@ -28,7 +28,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
     let trainer = Trainer::new(config.clone(), context)?;
     let (first, speed) = first_turns(&mut policy, &trainer, &config)?;
-    let memory = Memory::of(&config, &policy);
+    let memory = Memory::of(&config, &policy, speed.turn_tokens);
     let step_seconds = speed.step_seconds(&config);
 
     let toml = settings::to_toml(&config);
@@ -39,8 +39,10 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
                 writeln!(text, "--- the first turn on {}, seed {}; tokens with * are trained on ---", t.tag, t.seed);
             let _ = writeln!(text, "{}", tokenizer.decode(&t.tokens.ids));
             for (id, mask) in t.tokens.ids.iter().zip(loss_mask(t)) {
-                let piece = String::from_utf8_lossy(tokenizer.bytes(*id)).into_owned();
-                let _ = write!(text, "{id}{}{piece:?} ", if mask == 1 { "*" } else { ":" });
+                let bytes = tokenizer.bytes(*id);
+                let piece =
+                    std::str::from_utf8(bytes).map_or_else(|_| format!("{bytes:02x?}"), |piece| format!("{piece:?}"));
+                let _ = write!(text, "{id}{}{piece} ", if mask == 1 { "*" } else { ":" });
             }
             text.push_str("\n\n");
         }
@@ -139,26 +141,30 @@ struct Memory {
 }
 
 impl Memory {
-    fn of(config: &Config, policy: &Model) -> Memory {
+    fn of(config: &Config, policy: &Model, turn_tokens: f64) -> Memory {
         let (shape, n) = (policy.config(), policy.params().data.len());
         let (q, kv, d, ff) = (shape.q_width(), shape.kv_width(), shape.d_model, shape.d_ff);
-        let rows = (config.env.train.groups * config.env.train.group_size).min(config.update.mini_batch.max(1));
-        let tokens =
-            config.update.micro_batch_tokens.min(rows * config.rollout.model_tokens).max(config.rollout.model_tokens);
-        // What a layer keeps of a token: input, both norms, q, k, v, attention's output, gate, up and their product.
-        let kept = 4 * d + 2 * q + 2 * kv + 3 * ff;
-        let episodes = config.env.train.groups * config.env.train.group_size;
-        let validated = config.env.val.groups * config.env.val.group_size;
-        let sequence = 2 * shape.n_layers * kv * config.rollout.model_tokens;
+        let row = (turn_tokens * config.rollout.max_turns as f64).ceil() as usize;
+        let row = row.clamp(1, config.rollout.model_tokens);
+        let of = |set: &EnvSet| set.groups * set.group_size;
+        let trained = of(&config.env.train);
+        let tokens = config.update.micro_batch_tokens.max(row).min(trained * row);
+        // A layer keeps of a token: the stream before and after attention, q, k, v, attention's output, gate and up.
+        let kept = 2 * d + 2 * q + 2 * kv + 2 * ff;
+        // The backward works in one layer at a time.
+        let scratch = 2 * d + 4 * ff + 2 * q + 2 * kv;
+        let validated = if config.val.every > 0 || config.val.before_train { of(&config.env.val) } else { 0 };
+        // The head works on about a megabyte of logits at once.
+        let head_rows = ((1 << 18) / shape.vocab).clamp(16, 1024);
         let reference = usize::from(config.update.loss.kl.coef != 0.0);
         // Weights lie twice: as they are saved, and packed for the products.
         Memory {
             weights: 4 * n * 2 * (1 + reference),
             gradients: 4 * n,
             optimiser: 8 * n,
-            activations: 4 * tokens * (shape.n_layers * kept + d),
-            kv_cache: 4 * sequence * episodes.max(validated),
-            head: 4 * HEAD_ROWS * shape.vocab * 2,
+            activations: 4 * tokens * (shape.n_layers * kept + scratch + d),
+            kv_cache: 4 * 2 * shape.n_layers * kv * row * trained.max(validated),
+            head: 4 * head_rows * (shape.vocab + 2 * d),
         }
     }
 
@@ -177,6 +183,3 @@ impl Memory {
         ]
     }
 }
-
-/// Rows whose logits exist at a time.
-const HEAD_ROWS: usize = 64;

@@ -28,8 +28,11 @@ pub struct Opened {
 /// The folder in a run in which a warm start leaves its model.
 pub const MODEL: &str = "model";
 
-/// The shipped models by name: each the files of its folder.
-const SHIPPED: &[(&str, &[(&str, &[u8])])] = &[];
+/// The files of a model folder: name and content.
+type Files = &'static [(&'static str, &'static [u8])];
+
+/// The shipped models by name.
+const SHIPPED: &[(&str, Files)] = &[];
 
 /// Refuses a device that is not there.
 pub fn check_device(config: &Config) -> Result<(), Failure> {
@@ -107,7 +110,7 @@ fn model_folder(path: &Path) -> Result<PathBuf, Failure> {
     )))
 }
 
-fn unpack(name: &str, files: &[(&str, &[u8])]) -> Result<PathBuf, Failure> {
+fn unpack(name: &str, files: Files) -> Result<PathBuf, Failure> {
     let folder = std::env::temp_dir().join(format!("ragen-{}-{name}", std::process::id()));
     let written = fs::create_dir_all(&folder)
         .and_then(|()| files.iter().try_for_each(|(file, bytes)| fs::write(folder.join(file), bytes)));
