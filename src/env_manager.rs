@@ -7,7 +7,7 @@
 //! **Deviations** from the published code, which sets `terminated` and `truncated` together when the action budget is
 //! spent and when a task ends badly: here they are kept apart, with success a third (decision D9).
 
-use crate::config::{EnvSet, Tag};
+use crate::config::{Config, EnvSet, Tag};
 use crate::trajectory::{Outcome, Played};
 use ragen_envs::{Env, EnvError, Legend, Mode};
 use ragen_models::random::Key;
@@ -316,6 +316,24 @@ impl EnvManager {
         }
         Ok(states)
     }
+}
+
+/// The levels of `[env.val]`, and those of validations between the first and the last step if `val.groups` has fewer.
+pub fn validation_sets(config: &Config) -> (EnvSet, Option<EnvSet>) {
+    let part = EnvSet { groups: config.val.groups, n_groups: Vec::new(), ..config.env.val.clone() };
+    (config.env.val.clone(), (config.val.groups > 0).then_some(part))
+}
+
+/// The first states that no trained level may have; none unless `val.exclude_from_training`.
+pub fn excluded_states(config: &Config) -> Result<BTreeSet<u64>, EnvManagerError> {
+    let mut states = BTreeSet::new();
+    if config.val.exclude_from_training {
+        let (all, part) = validation_sets(config);
+        for set in [Some(all), part].into_iter().flatten() {
+            states.extend(EnvManager::new(&set, &config.envs, Mode::Val)?.first_states(config.val.rounds)?);
+        }
+    }
+    Ok(states)
 }
 
 /// The seed tried after the `attempt`-th level of `seed` was rejected.

@@ -3,10 +3,10 @@
 //! It reads from top to bottom as one step of StarPO. It never sees a tensor, and files only through a [`Journal`].
 
 use crate::agent_proxy::{Play, play};
-use crate::config::{Config, EnvSet};
+use crate::config::Config;
 use crate::context_manager::ContextManager;
 use crate::env_manager::metrics::Metrics;
-use crate::env_manager::{EnvManager, EnvManagerError};
+use crate::env_manager::{EnvManager, EnvManagerError, excluded_states, validation_sets};
 use crate::eval::{Evaluation, evaluate};
 use crate::filter::filter;
 use crate::policy::Policy;
@@ -44,16 +44,11 @@ impl Trainer {
     ///
     /// **Errors** if the environments do not fit together.
     pub fn new(config: Config, context: ContextManager) -> Result<Self, EnvManagerError> {
+        let (all, part) = validation_sets(&config);
         let mut train_envs = EnvManager::new(&config.env.train, &config.envs, Mode::Train)?;
-        let mut val_envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
-        if config.val.exclude_from_training {
-            train_envs.excluded = val_envs.first_states(config.val.rounds)?;
-        }
-        let part = EnvSet { groups: config.val.groups, n_groups: Vec::new(), ..config.env.val.clone() };
-        let val_part = match config.val.groups {
-            0 => None,
-            _ => Some(EnvManager::new(&part, &config.envs, Mode::Val)?),
-        };
+        train_envs.excluded = excluded_states(&config)?;
+        let val_envs = EnvManager::new(&all, &config.envs, Mode::Val)?;
+        let val_part = part.map(|part| EnvManager::new(&part, &config.envs, Mode::Val)).transpose()?;
         Ok(Trainer { config, context, train_envs, val_envs, val_part, state: TrainState::default() })
     }
 

@@ -6,7 +6,7 @@
 
 use crate::config::{Config, EnvSet, Warmstart};
 use crate::context_manager::{ContextError, ContextManager};
-use crate::env_manager::{EnvManager, EnvManagerError, Episode, another_level};
+use crate::env_manager::{EnvManager, EnvManagerError, Episode, another_level, excluded_states};
 use crate::policy::{Finish, Policy, PolicyError, Row, TokenSeeds, TokenValues};
 use crate::protocol::parse;
 use crate::trajectory::{Trajectory, Turn};
@@ -69,17 +69,13 @@ pub struct Demonstrations {
 impl Demonstrations {
     /// The demonstrations on the tags of `env.train`, none on a level that starts like one of `env.val`.
     pub fn new(config: &Config, context: ContextManager) -> Result<Self, WarmstartError> {
-        let excluded = match config.val.exclude_from_training {
-            true => EnvManager::new(&config.env.val, &config.envs, Mode::Val)?.first_states(config.val.rounds)?,
-            false => BTreeSet::new(),
-        };
         let tags = config.env.train.tags.clone();
         let one_each = EnvSet { groups: tags.len(), tags, n_groups: Vec::new(), group_size: 1, seed: 0 };
         let episodes = EnvManager::new(&one_each, &config.envs, Mode::Train)?.episodes;
         Ok(Demonstrations {
             context,
             episodes,
-            excluded,
+            excluded: excluded_states(config)?,
             settings: config.warmstart.clone(),
             max_turns: config.rollout.max_turns,
             max_actions_per_turn: config.rollout.max_actions_per_turn,

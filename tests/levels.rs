@@ -3,7 +3,7 @@
 mod stage;
 
 use ragen::config::Config;
-use ragen::env_manager::{EnvManager, EnvManagerError};
+use ragen::env_manager::{EnvManager, EnvManagerError, excluded_states};
 use ragen::warmstart::Demonstrations;
 use ragen_envs::Mode;
 use stage::*;
@@ -61,6 +61,22 @@ fn training_rejects_levels_of_validation_and_says_how_many() {
     assert_eq!(resumed.state, careful.state);
     let hashes = |m: &EnvManager| m.episodes.iter().map(|e| e.state_hash).collect::<Vec<_>>();
     assert_eq!(hashes(&resumed), hashes(&careful));
+}
+
+/// With two tags the fewer levels of `val.groups` are others than those of `env.val`, and kept apart as well.
+#[test]
+fn levels_of_validations_in_between_are_excluded_too() {
+    let mut config = small_lake();
+    for set in [&mut config.env.train, &mut config.env.val] {
+        set.tags = vec!["CoordFrozenLake".into(), "Lake".into()];
+    }
+    config.val.groups = 20;
+    let excluded = excluded_states(&config).unwrap();
+    let mut part = config.env.val.clone();
+    part.groups = 20;
+    let mut part = EnvManager::new(&part, &config.envs, Mode::Val).unwrap();
+    let states = part.first_states(1).unwrap();
+    assert!(states.is_subset(&excluded) && !states.is_subset(&validation(&config)));
 }
 
 #[test]

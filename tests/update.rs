@@ -96,15 +96,15 @@ fn gradients_do_not_depend_on_micro_batches() {
 #[test]
 fn rows_are_split_evenly_and_by_size() {
     assert_eq!(split_evenly(10, 4, 0), [0..3, 3..6, 6..10]);
-    assert_eq!(split_evenly(8, 8, 0), [0..8]);
+    assert_eq!(split_evenly(8, 8, 0), vec![0..8; 1]);
     assert_eq!(split_evenly(3, 100, 2), [0..1, 1..3]);
-    assert_eq!(split_evenly(1, 100, 2), [0..1]);
+    assert_eq!(split_evenly(1, 100, 2), vec![0..1; 1]);
     assert!(split_evenly(0, 4, 0).is_empty() && split_evenly(0, 4, 2).is_empty());
     let ids = [0; 9];
     let rows = [3, 3, 9, 1, 2, 2].map(|n| Row { ids: &ids[..n], targets: &[], kept: &[] });
     assert_eq!(split_by_size(&rows, 0, 6), [0..2, 2..3, 3..6]);
     assert_eq!(split_by_size(&rows, 2, 0), [0..2, 2..4, 4..6]);
-    assert_eq!(split_by_size(&rows, 0, 0), [0..6]);
+    assert_eq!(split_by_size(&rows, 0, 0), vec![0..6; 1]);
 }
 
 #[test]
