@@ -59,6 +59,10 @@ pub struct Rollout {
     pub metrics: Metrics,
 }
 
+/// Episodes that are played at once: enough to fill the products, few enough that their keys and values stay small. Results do
+/// not depend on it.
+const PLACES: usize = 256;
+
 /// An episode while it is played.
 struct Seat {
     index: usize,
@@ -81,17 +85,24 @@ pub fn play(
         Rollout { dropped: broken.iter().map(|(_, error)| error.to_string()).collect(), ..Rollout::default() };
     let lost: BTreeSet<usize> = broken.iter().map(|(index, _)| *index).collect();
     let mut first_error = broken.into_iter().next().map(|(_, error)| error);
-    let mut seats: Vec<Seat> = (0..envs.episodes.len())
-        .filter(|index| !lost.contains(index))
-        .map(|index| Seat::new(index, &envs.episodes[index], policy.open()))
-        .collect();
+    let mut waiting = (0..envs.episodes.len()).filter(|index| !lost.contains(index));
+    let mut seats: Vec<Seat> = Vec::new();
     let mut done: BTreeMap<usize, Trajectory> = BTreeMap::new();
     let stop = how.context.stop_ids();
-    for turn in 1..=how.max_turns {
+    loop {
+        // An episode that ends frees its place for the next one.
+        while seats.len() < PLACES
+            && let Some(index) = waiting.next()
+        {
+            seats.push(Seat::new(index, &envs.episodes[index], policy.open()));
+        }
+        if seats.is_empty() {
+            break;
+        }
         let mut playing = Vec::with_capacity(seats.len());
         for mut seat in seats {
             let episode = &mut envs.episodes[seat.index];
-            seat.read(how.context, episode, turn);
+            seat.read(how.context, episode);
             match how.context.has_room(seat.trajectory.tokens.len() + seat.prompt.len()) {
                 true => playing.push(seat),
                 false => {
@@ -100,11 +111,7 @@ pub fn play(
                 }
             }
         }
-        if playing.is_empty() {
-            seats = playing;
-            break;
-        }
-        let requests: Vec<Request<'_>> = playing.iter().map(|seat| seat.request(how.context, key, turn)).collect();
+        let requests: Vec<Request<'_>> = playing.iter().map(|seat| seat.request(how.context, key)).collect();
         let responses = policy.generate(&requests, &how.sampling, &stop)?;
         seats = Vec::with_capacity(playing.len());
         for (mut seat, response) in playing.into_iter().zip(responses) {
@@ -115,15 +122,15 @@ pub fn play(
                     rollout.dropped.push(error.to_string());
                     first_error.get_or_insert(error);
                 }
-                Ok(()) if episode.outcome.ended() => seat.leave(policy, episode, &mut done),
-                Ok(()) => seats.push(seat),
+                Ok(()) => {
+                    episode.outcome.truncated |= seat.turn() > how.max_turns && !episode.outcome.ended();
+                    match episode.outcome.ended() {
+                        true => seat.leave(policy, episode, &mut done),
+                        false => seats.push(seat),
+                    }
+                }
             }
         }
-    }
-    for seat in seats {
-        let episode = &mut envs.episodes[seat.index];
-        episode.outcome.truncated = true;
-        seat.leave(policy, episode, &mut done);
     }
     if let (true, Some(error)) = (done.is_empty(), first_error) {
         return Err(RolloutError::AllBroken(error));
@@ -146,18 +153,23 @@ impl Seat {
         Seat { index, sequence, trajectory, prompt: Tokens::default(), observation: String::new() }
     }
 
+    /// The turn that is played next, from 1.
+    fn turn(&self) -> usize {
+        self.trajectory.turns.len() + 1
+    }
+
     /// Lays out the next prompt.
-    fn read(&mut self, context: &ContextManager, episode: &Episode, turn: usize) {
-        self.prompt = context.prompt(episode, turn, self.trajectory.turns.last());
+    fn read(&mut self, context: &ContextManager, episode: &Episode) {
+        self.prompt = context.prompt(episode, self.turn(), self.trajectory.turns.last());
         self.observation = episode.observation();
     }
 
-    fn request<'a>(&'a self, context: &ContextManager, key: Key, turn: usize) -> Request<'a> {
+    fn request<'a>(&'a self, context: &ContextManager, key: Key) -> Request<'a> {
         let of = &self.trajectory;
         Request {
             sequence: self.sequence,
             prompt: &self.prompt.ids,
-            key: key.with(of.group as u64).with(of.member as u64).with(turn as u64),
+            key: key.with(of.group as u64).with(of.member as u64).with(self.turn() as u64),
             max_new_tokens: context.response_tokens,
         }
     }

@@ -60,7 +60,11 @@ fn every_module_uses_only_what_stands_below_it() {
             }
             let own = floors.get(&(package.into(), module.clone()));
             let own = own.unwrap_or_else(|| panic!("ARCHITECTURE.md has no floor for {package}'s {module}"));
-            for other in used(&fs::read_to_string(&file).unwrap()) {
+            let text = fs::read_to_string(&file).unwrap();
+            // What a comment mentions is not used.
+            let code: String =
+                text.lines().filter(|l| !l.trim_start().starts_with("//")).map(|l| format!("{l}\n")).collect();
+            for other in used(&code) {
                 let Some(below) = floors.get(&(package.to_string(), other.clone())) else { continue };
                 seen += usize::from(other != module);
                 assert!(other == module || below < own, "{} ({own:?}) uses {other} ({below:?})", file.display());
