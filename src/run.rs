@@ -1,8 +1,10 @@
 //! The run directory: everything that a run leaves behind, and what it can be resumed from (decision D10).
 //!
-//!     config.toml  metrics.jsonl  timing.jsonl  val.jsonl
-//!     trajectories/step-000010.jsonl
-//!     checkpoints/step-000100/     a model directory, and trainer.state
+//! ```text
+//! config.toml  metrics.jsonl  timing.jsonl  val.jsonl
+//! trajectories/step-000010.jsonl
+//! checkpoints/step-000100/     a model directory, and trainer.state
+//! ```
 //!
 //! This module knows files, not what is in them: a metric is a JSON object with a `step`, a checkpoint is whatever was
 //! written into its folder plus a [`TrainerState`]. A kill at any moment leaves the last whole checkpoint loadable,

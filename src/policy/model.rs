@@ -71,6 +71,11 @@ impl Model {
         self.model.params()
     }
 
+    /// The gradients gathered since the last update, over the parameter table.
+    pub fn gradients(&mut self) -> &[f32] {
+        &self.gradients.total().data
+    }
+
     /// The optimiser, its moments and its count of steps.
     pub fn optimiser(&self) -> &AdamW {
         &self.optimiser

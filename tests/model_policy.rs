@@ -1,0 +1,185 @@
+//! The loop over the real model, tiny and with random weights: what is trained has the very bits of what was sampled.
+
+use ragen::agent_proxy::{Play, play};
+use ragen::config::{Config, PromptStyle};
+use ragen::context_manager::ContextManager;
+use ragen::env_manager::metrics::Metrics;
+use ragen::estimator::Estimator;
+use ragen::policy::model::Model;
+use ragen::policy::{Policy, Row, TokenSeeds, Weights};
+use ragen::settings;
+use ragen::train::Trainer;
+use ragen::trajectory::{Provenance, Trajectory};
+use ragen_models::device::Cpu;
+use ragen_models::optim::AdamWSettings;
+use ragen_models::random::Key;
+use ragen_models::simd::Isa;
+use ragen_models::tokenizer::Tokenizer;
+use ragen_models::transformer::{Config as Shape, Transformer};
+use std::sync::Arc;
+
+/// The shipped Sokoban configuration, small enough for a test.
+fn small() -> Config {
+    let changes = ["env.train.groups=3", "env.train.group_size=4", "env.val.groups=4", "rollout.response_tokens=9"];
+    let mut config = settings::load(Some("sokoban"), &changes.map(String::from)).unwrap();
+    config.filter.value = 1.0;
+    config.collapse.every = 0;
+    config.val.before_train = false;
+    config
+}
+
+fn model(config: &Config, isa: Isa, threads: usize) -> Model {
+    let shape = Shape {
+        vocab: Tokenizer::tiny().vocab(),
+        d_model: 24,
+        n_layers: 2,
+        n_heads: 3,
+        n_kv_heads: 1,
+        head_dim: 8,
+        d_ff: 40,
+        rope_theta: 500.0,
+        norm_eps: 1e-6,
+        tied_embeddings: false,
+        qkv_bias: true,
+        qk_norm: true,
+        value_head: config.algorithm.estimator == Estimator::Gae,
+        max_positions: config.rollout.model_tokens,
+    };
+    let mut params = Transformer::initial(&shape, 3);
+    // Far from uniform, so that top-p drops something and no logit is shared.
+    params.get_mut("lm_head.weight").iter_mut().for_each(|w| *w *= 60.0);
+    Model::new(Arc::new(Cpu::with(isa, threads)), shape, params, AdamWSettings::default())
+}
+
+fn trainer(config: &Config) -> Trainer {
+    let context = ContextManager::new(config, Arc::new(Tokenizer::tiny()), config.rollout.model_tokens).unwrap();
+    Trainer::new(config.clone(), context).unwrap()
+}
+
+fn rollout(config: &Config, policy: &mut Model) -> Vec<Trajectory> {
+    let mut trainer = trainer(config);
+    let broken = trainer.train_envs.reset().unwrap();
+    let how = Play::new(&trainer.context, &config.rollout, config.rollout.sampling);
+    play(policy, &mut trainer.train_envs, broken, how, Key::new(1)).unwrap().trajectories
+}
+
+#[test]
+fn every_trained_token_has_the_bits_it_was_sampled_with() {
+    for (temperature, top_p, top_k, min_p) in
+        [(1.0, 1.0, 0, 0.0), (0.7, 1.0, 0, 0.0), (1.0, 0.9, 0, 0.0), (0.7, 0.9, 40, 0.0), (1.3, 1.0, 0, 0.05)]
+    {
+        let mut config = small();
+        let sampling = &mut config.rollout.sampling;
+        (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) = (temperature, top_p, top_k, min_p);
+        let mut policy = model(&config, Isa::available()[0], 2);
+        let trajectories = rollout(&config, &mut policy);
+        assert_eq!(trajectories.len(), 12);
+        let rows: Vec<Row<'_>> = trajectories.iter().map(Trajectory::row).collect();
+        let sampled: Vec<u32> = trajectories.iter().flat_map(|t| &t.logps).map(|l| l.to_bits()).collect();
+        assert!(sampled.len() > 100, "{} tokens", sampled.len());
+        if top_p < 1.0 || min_p > 0.0 {
+            let kept: Vec<usize> = trajectories.iter().flat_map(|t| &t.kept).flatten().map(Vec::len).collect();
+            assert!(kept.iter().any(|n| *n > 1) && kept.iter().any(|n| *n < 200), "{kept:?}");
+        }
+        for share_prefix in [true, false] {
+            policy.share_prefix = share_prefix;
+            let scored = policy.score(Weights::Policy, &rows, temperature).unwrap().logp;
+            let scored: Vec<u32> = scored.iter().map(|l| l.to_bits()).collect();
+            assert_eq!(scored, sampled, "temperature {temperature}, top-p {top_p}, shared {share_prefix}");
+        }
+        for t in &trajectories {
+            let by_mask = t.tokens.provenance.iter().filter(|p| **p == Provenance::Sampled).count();
+            assert_eq!((t.targets.len(), t.logps.len()), (by_mask, by_mask));
+        }
+    }
+}
+
+#[test]
+fn the_ratio_of_the_first_update_is_one_for_grpo_and_ppo() {
+    for estimator in [Estimator::Grpo, Estimator::Gae] {
+        for (temperature, top_p) in [(1.0, 1.0), (0.7, 1.0), (1.0, 0.9)] {
+            let mut config = small();
+            config.algorithm.estimator = estimator;
+            config.rollout.sampling.temperature = temperature;
+            config.rollout.sampling.top_p = top_p;
+            let mut policy = model(&config, Isa::available()[0], 2);
+            let before = policy.params().data.clone();
+            let report = trainer(&config).step(&mut policy, 1).unwrap();
+            assert_eq!(report.metrics["update/first_ratio_max_error"], 0.0, "{estimator:?} {temperature} {top_p}");
+            assert!(report.metrics.values().all(|v| v.is_finite()));
+            assert!(report.trained_tokens > 100 && policy.params().data != before);
+        }
+    }
+}
+
+#[test]
+fn metrics_and_weights_do_not_depend_on_threads_or_instruction_path() {
+    let config = small();
+    let mut expected: Option<(Vec<Metrics>, Vec<u32>)> = None;
+    for isa in Isa::available() {
+        for threads in [1, 2] {
+            let mut policy = model(&config, isa, threads);
+            let mut trainer = trainer(&config);
+            let metrics: Vec<Metrics> = (1..=2).map(|step| trainer.step(&mut policy, step).unwrap().metrics).collect();
+            let weights: Vec<u32> = policy.params().data.iter().map(|w| w.to_bits()).collect();
+            let got = (metrics, weights);
+            let expected = expected.get_or_insert_with(|| got.clone());
+            assert!(*expected == got, "{isa:?} with {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn sharing_a_prefix_changes_gradients_by_rounding_only() {
+    let config = small();
+    let mut weights = Vec::new();
+    let trajectories = rollout(&config, &mut model(&config, Isa::available()[0], 2));
+    let rows: Vec<Row<'_>> = trajectories.iter().map(Trajectory::row).collect();
+    for (share_prefix, micro) in [(false, 12), (false, 1), (false, 2), (true, 12), (true, 4), (true, 3)] {
+        let mut policy = model(&config, Isa::available()[0], 2);
+        policy.share_prefix = share_prefix;
+        for rows in rows.chunks(micro) {
+            let seeds = |values: &ragen::policy::TokenValues| TokenSeeds {
+                // A function of the value alone, so that it does not depend on the split.
+                logp: values.logp.iter().map(|l| 0.01 * (1.0 + l.fract())).collect(),
+                entropy: vec![0.003; values.entropy.len()],
+                value: Vec::new(),
+            };
+            policy.accumulate(rows, 1.0, &mut |values| seeds(values)).unwrap();
+        }
+        let gradients = policy.gradients().to_vec();
+        weights.push(((share_prefix, micro), gradients));
+    }
+    let whole = weights[0].1.clone();
+    let scale = whole.iter().fold(0.0f32, |m, g| m.max(g.abs()));
+    for ((share_prefix, micro), gradients) in weights {
+        if !share_prefix {
+            assert!(gradients == whole, "micro-batches of {micro} keep the order of rows, so every bit");
+        }
+        for (a, b) in gradients.iter().zip(&whole) {
+            assert!((a - b).abs() <= 1e-6 * scale, "{a} {b}: shared {share_prefix}, micro-batches of {micro}");
+        }
+    }
+}
+
+#[test]
+fn the_formats_of_the_specification_run_end_to_end() {
+    for tag in ["SimpleSokoban", "CoordSokoban", "SokobanDifferentGridVocab", "FrozenLake", "CoordFrozenLake", "Bandit"]
+    {
+        for force_open_tag in [true, false] {
+            let mut config = small();
+            config.rollout.prompt = PromptStyle::Full;
+            config.rollout.force_open_tag = force_open_tag;
+            config.rollout.model_tokens = 3600;
+            config.rollout.max_turns = 2;
+            config.env.train.tags = vec![tag.into()];
+            config.env.val.tags = vec![tag.into()];
+            config.env.train.groups = 2;
+            let mut policy = model(&config, Isa::available()[0], 2);
+            let report = trainer(&config).step(&mut policy, 1).unwrap();
+            assert_eq!(report.metrics["update/first_ratio_max_error"], 0.0, "{tag}");
+            assert_eq!(report.rollout.trajectories.len(), 8);
+            assert!(report.metrics.values().all(|v| v.is_finite()), "{tag}: {:?}", report.metrics);
+        }
+    }
+}
