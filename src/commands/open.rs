@@ -31,8 +31,22 @@ pub const MODEL: &str = "model";
 /// The files of a model folder: name and content.
 type Files = &'static [(&'static str, &'static [u8])];
 
-/// The shipped models by name.
-const SHIPPED: &[(&str, Files)] = &[];
+/// The files of a shipped model.
+macro_rules! shipped {
+    ($name:literal) => {
+        (
+            $name,
+            &[
+                ("config.json", include_bytes!(concat!("../../models/shipped/", $name, "/config.json"))),
+                ("model.safetensors", include_bytes!(concat!("../../models/shipped/", $name, "/model.safetensors"))),
+                ("tokenizer.json", include_bytes!(concat!("../../models/shipped/", $name, "/tokenizer.json"))),
+            ],
+        )
+    };
+}
+
+/// The shipped models by name: warm starts, made by `ragen warmstart NAME` byte for byte.
+const SHIPPED: &[(&str, Files)] = &[shipped!("sokoban"), shipped!("frozen_lake")];
 
 /// Refuses a device that is not there.
 pub fn check_device(config: &Config) -> Result<(), Failure> {
