@@ -9,7 +9,7 @@
 //! **Source** Vaswani et al. 2017, eq. 1; grouped queries: Ainslie et al. 2023. The backward recomputes the
 //! probabilities from q and k, as Dao et al. 2022 do, instead of keeping them.
 
-use super::gemm::{column, panel_width};
+use super::gemm::{Strip, column, panel_width};
 use crate::device::Cpu;
 use crate::simd::{Isa, LANES, Simd, dispatch, exp_nonpositive, tree_sum};
 use crate::threads::Shards;
@@ -143,7 +143,22 @@ unsafe fn attend_kernel<S: Simd>(queries: &Queries, pages: &[*const f32], layout
             for (j, column0) in (0..hd).step_by(width).enumerate() {
                 let panel = page.add(layout.keys() + j * PAGE * width);
                 let columns = width.min(hd - column0);
-                column(S::ISA, rows, keys, w, row, 1, panel, width, out.add(column0), out_row, columns, p > 0);
+                column(
+                    S::ISA,
+                    Strip {
+                        rows,
+                        k: keys,
+                        a: w,
+                        a_row: row,
+                        a_step: 1,
+                        b: panel,
+                        b_step: width,
+                        c: out.add(column0),
+                        c_row: out_row,
+                        columns,
+                        add: p > 0,
+                    },
+                );
             }
         }
         for r in 0..rows {
@@ -171,7 +186,22 @@ unsafe fn scores<S: Simd>(queries: &Queries, pages: &[*const f32], layout: PageL
             // SAFETY: the page is whole, the scratch holds BLOCK rows.
             unsafe {
                 let c = weights.as_mut_ptr().add(p * PAGE + j);
-                column(S::ISA, rows, hd, q, q_row, 1, page.add(j * hd), width, c, row, width, false);
+                column(
+                    S::ISA,
+                    Strip {
+                        rows,
+                        k: hd,
+                        a: q,
+                        a_row: q_row,
+                        a_step: 1,
+                        b: page.add(j * hd),
+                        b_step: width,
+                        c,
+                        c_row: row,
+                        columns: width,
+                        add: false,
+                    },
+                );
             }
         }
     }
@@ -533,7 +563,22 @@ unsafe fn attend_bwd_kernel<S: Simd>(
         for (p, page) in turned[..used].iter().enumerate() {
             for j in (0..PAGE.min(keys - p * PAGE)).step_by(width) {
                 let c = work.dweights.as_mut_ptr().add(p * PAGE + j);
-                column(S::ISA, rows, hd, dout, o_row, 1, page.add(j * hd), width, c, row, width, false);
+                column(
+                    S::ISA,
+                    Strip {
+                        rows,
+                        k: hd,
+                        a: dout,
+                        a_row: o_row,
+                        a_step: 1,
+                        b: page.add(j * hd),
+                        b_step: width,
+                        c,
+                        c_row: row,
+                        columns: width,
+                        add: false,
+                    },
+                );
             }
         }
         for r in 0..rows {
@@ -554,20 +599,12 @@ unsafe fn attend_bwd_kernel<S: Simd>(
             let n = PAGE.min(keys - p * PAGE);
             let ds = work.dweights.as_ptr().add(p * PAGE);
             for (j, column0) in (0..hd).step_by(width).enumerate() {
-                let panel = page.add(layout.keys() + j * PAGE * width);
+                let b = page.add(layout.keys() + j * PAGE * width);
+                let (c, columns) = (dq.add(column0), width.min(hd - column0));
+                let (a, a_row) = (ds, row);
                 column(
                     S::ISA,
-                    rows,
-                    n,
-                    ds,
-                    row,
-                    1,
-                    panel,
-                    width,
-                    dq.add(column0),
-                    q_row,
-                    width.min(hd - column0),
-                    true,
+                    Strip { rows, columns, k: n, a, a_row, a_step: 1, b, b_step: width, c, c_row: q_row, add: true },
                 );
             }
         }
@@ -584,8 +621,38 @@ unsafe fn attend_bwd_kernel<S: Simd>(
             let (ds, p) = (work.dweights.as_ptr(), work.weights.as_ptr());
             let (q, dout) = (packed_q.as_ptr().add(j * BLOCK * width), packed_dout.as_ptr().add(j * BLOCK * width));
             let (dk, dv) = (work.dkeys.as_mut_ptr().add(column0), work.dvalues.as_mut_ptr().add(column0));
-            column(S::ISA, keys, rows, ds, 1, row, q, width, dk, hd, columns, true);
-            column(S::ISA, keys, rows, p, 1, row, dout, width, dv, hd, columns, true);
+            column(
+                S::ISA,
+                Strip {
+                    rows: keys,
+                    k: rows,
+                    a: ds,
+                    a_row: 1,
+                    a_step: row,
+                    b: q,
+                    b_step: width,
+                    c: dk,
+                    c_row: hd,
+                    columns,
+                    add: true,
+                },
+            );
+            column(
+                S::ISA,
+                Strip {
+                    rows: keys,
+                    k: rows,
+                    a: p,
+                    a_row: 1,
+                    a_step: row,
+                    b: dout,
+                    b_step: width,
+                    c: dv,
+                    c_row: hd,
+                    columns,
+                    add: true,
+                },
+            );
         }
     }
 }

@@ -219,7 +219,6 @@ unsafe fn multiply_kernel<S: Simd>(
                     (a_block.as_ptr(), 1, mc)
                 };
                 for (p, j0) in (0..n).step_by(width).enumerate() {
-                    let columns = width.min(n - j0);
                     let panel = match b {
                         Right::Packed(packed) => {
                             packed.panels[((j + j0) / width * k + k0) * width..][..kc * width].as_ptr()
@@ -228,8 +227,20 @@ unsafe fn multiply_kernel<S: Simd>(
                     };
                     // SAFETY: the panel holds kc × width elements, A's rows were checked by the caller, the tile lies in C.
                     unsafe {
-                        let c = c.add(m0 * c_row + j0);
-                        column(S::ISA, mc, kc, a_ptr, a_row, a_step, panel, width, c, c_row, columns, add);
+                        let strip = Strip {
+                            rows: mc,
+                            columns: width.min(n - j0),
+                            k: kc,
+                            a: a_ptr,
+                            a_row,
+                            a_step,
+                            b: panel,
+                            b_step: width,
+                            c: c.add(m0 * c_row + j0),
+                            c_row,
+                            add,
+                        };
+                        column(S::ISA, strip);
                     }
                 }
             }
@@ -272,115 +283,76 @@ fn pack_rows<S: Simd>(block: &mut Vec<f32>, b: &[f32], ldb: usize, k0: usize, kc
     }
 }
 
-/// `rows × columns` of C from one panel, in register blocks of as many rows as fit. Not inlined, so that its many
-/// register blocks exist once a path.
+/// `rows × columns` of C from one panel of B: what the micro-kernels are asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Strip {
+    pub rows: usize,
+    pub columns: usize,
+    pub k: usize,
+    /// A, `[rows, k]`: element (r, kk) at `a[r * a_row + kk * a_step]`.
+    pub a: *const f32,
+    pub a_row: usize,
+    pub a_step: usize,
+    /// The panel: k rows of whole vectors at distance `b_step`.
+    pub b: *const f32,
+    pub b_step: usize,
+    /// C at row distance `c_row`.
+    pub c: *mut f32,
+    pub c_row: usize,
+    /// Whether the chains start from what C holds, or from 0.
+    pub add: bool,
+}
+
+/// Computes a strip in register blocks of as many rows as fit. Not inlined, so that the many blocks exist once a path.
 ///
 /// # Safety
-/// The machine has the path `isa`. A holds `rows × k`, the panel `k` rows of whole vectors at distance `b_step`, C
-/// `rows × columns` at row distance `c_row`.
+/// The machine has the path `isa`; A, the panel and C hold what the strip says, and nobody else writes its part of C.
 #[inline(always)]
-pub(crate) unsafe fn column(
-    isa: Isa,
-    rows: usize,
-    k: usize,
-    a: *const f32,
-    a_row: usize,
-    a_step: usize,
-    b: *const f32,
-    b_step: usize,
-    c: *mut f32,
-    c_row: usize,
-    columns: usize,
-    add: bool,
-) {
-    register_blocks(isa, rows, k, a, a_row, a_step, b, b_step, c, c_row, columns, add);
+pub(crate) unsafe fn column(isa: Isa, strip: Strip) {
+    register_blocks(isa, strip);
 }
 
 dispatch!(
     #[inline(always)]
-    fn register_blocks(
-        rows: usize,
-        k: usize,
-        a: *const f32,
-        a_row: usize,
-        a_step: usize,
-        b: *const f32,
-        b_step: usize,
-        c: *mut f32,
-        c_row: usize,
-        columns: usize,
-        add: bool,
-    ) = register_blocks_kernel
+    fn register_blocks(strip: Strip) = register_blocks_kernel
 );
 
 #[inline(always)]
-unsafe fn register_blocks_kernel<S: Simd>(
-    rows: usize,
-    k: usize,
-    a: *const f32,
-    a_row: usize,
-    a_step: usize,
-    b: *const f32,
-    b_step: usize,
-    c: *mut f32,
-    c_row: usize,
-    columns: usize,
-    add: bool,
-) {
-    let mut r = 0;
+unsafe fn register_blocks_kernel<S: Simd>(mut strip: Strip) {
     macro_rules! blocks {
         ($($mr:literal),*) => { $(
-            while S::MR >= $mr && rows - r >= $mr {
-                // SAFETY: rows r .. r + mr exist.
+            while S::MR >= $mr && strip.rows >= $mr {
+                // SAFETY: the strip still has mr rows; the pointers move on by as many.
                 unsafe {
-                    block::<S, $mr>(k, a.add(r * a_row), a_row, a_step, b, b_step, c.add(r * c_row), c_row, columns, add);
+                    block::<S, $mr>(&strip);
+                    strip.a = strip.a.add($mr * strip.a_row);
+                    strip.c = strip.c.add($mr * strip.c_row);
                 }
-                r += $mr;
+                strip.rows -= $mr;
             }
         )* };
     }
     blocks!(12, 8, 6, 4, 2, 1);
 }
 
-/// One register block: `MR` rows by up to `S::NV` vectors, k steps, each element its own chain.
+/// The first `MR` rows of a strip, with as many vectors as its columns take.
 #[inline(always)]
-unsafe fn block<S: Simd, const MR: usize>(
-    k: usize,
-    a: *const f32,
-    a_row: usize,
-    a_step: usize,
-    b: *const f32,
-    b_step: usize,
-    c: *mut f32,
-    c_row: usize,
-    columns: usize,
-    add: bool,
-) {
-    // SAFETY: see `column`; every access is inside A, the panel, or C.
+unsafe fn block<S: Simd, const MR: usize>(strip: &Strip) {
+    // SAFETY: see `column`.
     unsafe {
-        match (S::NV, columns) {
-            (2, 32) => tile::<S, MR, 2, false>(k, a, a_row, a_step, b, b_step, c, c_row, columns, add),
-            (2, 17..) => tile::<S, MR, 2, true>(k, a, a_row, a_step, b, b_step, c, c_row, columns, add),
-            (_, 16) => tile::<S, MR, 1, false>(k, a, a_row, a_step, b, b_step, c, c_row, columns, add),
-            _ => tile::<S, MR, 1, true>(k, a, a_row, a_step, b, b_step, c, c_row, columns, add),
+        match (S::NV, strip.columns) {
+            (2, 32) => tile::<S, MR, 2, false>(strip),
+            (2, 17..) => tile::<S, MR, 2, true>(strip),
+            (_, 16) => tile::<S, MR, 1, false>(strip),
+            _ => tile::<S, MR, 1, true>(strip),
         }
     }
 }
 
+/// One register block: `MR` rows by `NV` vectors, the last one partial if `PART`; k steps, each element its own chain.
 #[inline(always)]
-unsafe fn tile<S: Simd, const MR: usize, const NV: usize, const PART: bool>(
-    k: usize,
-    a: *const f32,
-    a_row: usize,
-    a_step: usize,
-    b: *const f32,
-    b_step: usize,
-    c: *mut f32,
-    c_row: usize,
-    columns: usize,
-    add: bool,
-) {
-    // Lanes of the last vector; only it can be partial.
+unsafe fn tile<S: Simd, const MR: usize, const NV: usize, const PART: bool>(strip: &Strip) {
+    let Strip { columns, k, a, a_row, a_step, b, b_step, c, c_row, add, .. } = *strip;
     let last = columns - (NV - 1) * LANES;
     // SAFETY: see `column`.
     unsafe {
