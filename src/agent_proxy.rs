@@ -26,6 +26,15 @@ pub enum RolloutError {
     /// Not one environment works.
     #[error("every environment of the rollout is broken; the first says: {0}")]
     AllBroken(EnvError),
+    /// Not one first prompt leaves room for a response.
+    #[error(
+        "no first prompt fits: the shortest has {prompt_tokens} tokens, and with rollout.response_tokens that is more than \
+         rollout.model_tokens (or than the model was made for); raise the one or lower the other"
+    )]
+    NoRoom {
+        /// Length of the shortest first prompt.
+        prompt_tokens: usize,
+    },
 }
 
 /// How the episodes of a rollout are played.
@@ -136,6 +145,10 @@ pub fn play(
         return Err(RolloutError::AllBroken(error));
     }
     rollout.trajectories = done.into_values().collect();
+    let never_played = rollout.trajectories.iter().all(|t| t.turns.is_empty() && t.outcome.context_full);
+    if let (true, Some(prompt_tokens)) = (never_played, rollout.trajectories.iter().map(|t| t.tokens.len()).min()) {
+        return Err(RolloutError::NoRoom { prompt_tokens });
+    }
     rollout.metrics = measure(&rollout, envs);
     Ok(rollout)
 }

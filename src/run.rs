@@ -41,7 +41,7 @@ pub enum RunError {
     #[error("{} is not a run: it has no config.toml", .0.display())]
     NotARun(PathBuf),
     /// Nothing to resume from.
-    #[error("{} has no whole checkpoint to resume from{}", path.display(), list(broken))]
+    #[error("{} has no whole checkpoint{}", path.display(), list(broken))]
     NoCheckpoint {
         /// The run.
         path: PathBuf,

@@ -82,7 +82,10 @@ pub fn update(
     let named = mean.named(!batch.ret.is_empty(), !batch.reference_logp.is_empty());
     let mut metrics: Metrics = named.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
     let finite: Vec<f64> = norms.iter().copied().filter(|norm| norm.is_finite()).collect();
-    metrics.insert("update/grad_norm".into(), finite.iter().sum::<f64>() / finite.len().max(1) as f64);
+    metrics.insert(
+        "update/grad_norm".into(),
+        finite.iter().fold(0.0, |sum, norm| sum + norm) / finite.len().max(1) as f64,
+    );
     metrics.insert("update/first_ratio_max_error".into(), parts.first().map_or(0.0, |loss| loss.max_ratio_error));
     metrics.insert("update/optimiser_steps".into(), norms.len() as f64);
     metrics.insert("update/skipped".into(), f64::from(skipped));

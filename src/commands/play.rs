@@ -35,12 +35,16 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
 
 fn play(env: &mut dyn Env, budget: usize) -> Result<(), Failure> {
     let (mut played, mut total) = (0, 0.0);
-    let mut lines = io::stdin().lock().lines();
+    let mut lines = io::stdin().lock().split(b'\n');
     print(&format!("\n{}\n> ", env.observation()))?;
     loop {
         let line = match lines.next() {
             None => return print(&format!("\nno more input after {played} actions; reward {total:.2}\n")),
-            Some(line) => line.map_err(|e| Failure::Run(format!("cannot read standard input: {e}")))?,
+            // What is no text becomes text that is no action.
+            Some(line) => {
+                String::from_utf8_lossy(&line.map_err(|e| Failure::Run(format!("cannot read standard input: {e}")))?)
+                    .into_owned()
+            }
         };
         match line.trim() {
             "" => {

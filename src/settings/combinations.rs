@@ -15,8 +15,19 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     model(&mut found, config);
     rollout(&mut found, config);
     update(&mut found, config);
+    run_name(&mut found, &config.run.name);
     device(&mut found, &config.run.device);
     found.0
+}
+
+/// The name becomes a folder in `runs/`.
+fn run_name(found: &mut Found, name: &str) {
+    if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\']) {
+        found.add(
+            "run.name",
+            format!("is {name:?}, but it names a folder in runs/: no path, nor one that starts with a dot"),
+        );
+    }
 }
 
 struct Found(Vec<Problem>);

@@ -86,14 +86,14 @@ pub const KEYS: &[Key] = &[
     key("model.value_head", Flag, "", "A value head, also on a loaded model that has none.", ""),
 
     key("env.train.tags", Texts, "", "The environments trained on, each a key of `[envs]`.", "es_manager.train.env_configs.tags"),
-    key("env.train.groups", Whole(1, 1 << 32), "", "Groups in all.", "es_manager.train.env_groups"),
+    key("env.train.groups", Whole(1, 1 << 16), "", "Groups in all.", "es_manager.train.env_groups"),
     key("env.train.n_groups", Wholes(1), "", "Groups of each tag, summing to `groups`. Empty: an even split, the remainder to the first tags.", "es_manager.train.env_configs.n_groups"),
-    key("env.train.group_size", Whole(1, 1 << 32), "", "Members of a group: trajectories from one seed.", "es_manager.train.group_size"),
+    key("env.train.group_size", Whole(1, 1 << 12), "", "Members of a group: trajectories from one seed.", "es_manager.train.group_size"),
     key("env.train.seed", Whole(0, MAX), "", "Base seed of the training levels; it moves on by `groups` a step.", "seed.train"),
     key("env.val.tags", Texts, "", "The environments validated on, each a key of `[envs]`.", "es_manager.val.env_configs.tags"),
-    key("env.val.groups", Whole(1, 1 << 32), "", "Groups in all.", "es_manager.val.env_groups"),
+    key("env.val.groups", Whole(1, 1 << 16), "", "Groups in all.", "es_manager.val.env_groups"),
     key("env.val.n_groups", Wholes(1), "", "Groups of each tag, summing to `groups`. Empty: an even split, the remainder to the first tags.", "es_manager.val.env_configs.n_groups"),
-    key("env.val.group_size", Whole(1, 1 << 32), "", "Members of a group; also the k of pass@k.", "es_manager.val.group_size"),
+    key("env.val.group_size", Whole(1, 1 << 12), "", "Members of a group; also the k of pass@k.", "es_manager.val.group_size"),
     key("env.val.seed", Whole(0, MAX), "", "Base seed of the validation levels, the same every time.", "seed.val"),
 
     key("envs.TAG.type", Text, "", "The environment type, as `ragen envs` lists them.", "custom_envs.TAG.env_type"),
@@ -117,7 +117,7 @@ pub const KEYS: &[Key] = &[
     key("rollout.sampling.top_p", Number(0.0, 1.0), "", "Keep the shortest prefix of the sorted probabilities that reaches this; 1 is off.", "rollout.top_p"),
     key("rollout.sampling.min_p", Number(0.0, 1.0), "", "Keep tokens of at least this share of the largest probability; 0 is off.", ""),
     key("rollout.format_penalty", Number(-INF, 0.0), "reward", "Added to an episode's score for each turn that holds an unknown action or none.", "es_manager.format_penalty"),
-    key("rollout.context", Word(&["full", "limited_multi_turn", "single_turn"]), "", "Which part of the history the policy sees: all turns as one row, the last turns as a conversation, or one message that sums them up.", "agent_proxy.context_window_mode"),
+    key("rollout.context", Word(&["full"]), "", "Which part of the history the policy sees: all turns, as one row. (The windowed modes are not there yet.)", "agent_proxy.context_window_mode"),
     key("rollout.context_window", Whole(0, 1 << 32), "turns", "Turns seen in the windowed context modes, the present one included.", "agent_proxy.max_context_window"),
 
     key("reward.grouping", Word(&["state", "inductive", "batch"]), "", "Which trajectories are normalised together: of one group, of one tag, or all.", "agent_proxy.reward_normalization.grouping"),

@@ -98,7 +98,7 @@ fn all_problems_come_at_once_each_with_its_key() {
         "filter.valeu=0.9",
         "run.steps=many",
         "optim.lr=-1",
-        "rollout.context=ful",
+        "rollout.prompt=ful",
         "filter=3",
         "run.seed.x=1",
         "env.train.tags=TinySokoban",
@@ -109,7 +109,7 @@ fn all_problems_come_at_once_each_with_its_key() {
         "run.steps: expected a whole number, found \"many\"",
         "run.seed: expected a whole number, found { x = 1 }",
         "optim.lr: expected a number from 0 to 1, found -1",
-        "rollout.context: expected one of full, limited_multi_turn, single_turn, found \"ful\"",
+        "rollout.prompt: expected one of full, compact, found \"ful\"",
         "env.train.tags: expected a list of texts, found \"TinySokoban\"",
         "update.clip_low: unknown key; did you mean update.loss.clip_low (a number from 0 to 1)?",
     ];
@@ -177,7 +177,7 @@ fn differences_are_named_with_both_values() {
     let (a, b) = (with(&[]), with(&["optim.lr=1e-3", "run.steps=70", "envs.TinySokoban.config.num_boxes=2"]));
     assert_eq!(
         differences(&a, &b, |key| key == "run.steps"),
-        ["envs.TinySokoban.config.num_boxes: 1 here, 2 there", "optim.lr: 0.0005 here, 0.001 there"]
+        ["envs.TinySokoban.config.num_boxes: 1 here, 2 there", "optim.lr: 0.0002 here, 0.001 there"]
     );
     assert_eq!(differences(&a, &a, |_| false), Vec::<String>::new());
 }
