@@ -1,6 +1,6 @@
 //! Sixteen virtual lanes, whatever the machine has (decision D3).
 //!
-//! Every hot loop is written once over the trait [`Simd`], whose vector always has 16 f32 lanes: one AVX-512 register, two
+//! Every hot loop is written once over the trait `Simd`, whose vector always has 16 f32 lanes: one AVX-512 register, two
 //! AVX2 registers, or an array that the compiler maps to what there is (four NEON registers on aarch64). Each operation
 //! is exactly rounded, and sums combine the lanes in one fixed tree, so all instruction paths give equal bits.
 //!

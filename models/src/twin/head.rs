@@ -27,7 +27,7 @@ fn kept_log_softmax<T: Float>(logits: &[T], kept: &[u32], temperature: T) -> Vec
 
 /// Log-probability of `token` over the kept set (`None`: the vocabulary) and entropy over the vocabulary, in nats.
 ///
-/// **Shapes** `logits` [vocab].
+/// **Shapes** `logits` `[vocab]`.
 ///
 /// **Panics** if `token` is not in the kept set: it cannot have been drawn.
 pub fn token_fwd<T: Float>(logits: &[T], token: u32, kept: Option<&[u32]>, temperature: T) -> (T, T) {
@@ -47,7 +47,7 @@ pub fn token_fwd<T: Float>(logits: &[T], token: u32, kept: Option<&[u32]>, tempe
 /// **Math** dlogits_j += [ dlogp (1[j = token] − q_j) − dentropy p_j (log p_j + H) ] / temperature, where q is p
 /// renormalised over the kept set and 0 outside it.
 ///
-/// **Shapes** `logits`, `dlogits` [vocab].
+/// **Shapes** `logits`, `dlogits` `[vocab]`.
 pub fn token_bwd<T: Float>(
     logits: &[T],
     token: u32,

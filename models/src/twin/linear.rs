@@ -4,7 +4,7 @@ use super::{Float, add_scaled, dot};
 
 /// **Math** y = x Wᵀ + b, that is y_j = W_j · x + b_j for each row.
 ///
-/// **Shapes** `x` [rows, d_in], `w` [d_out, d_in], `b` [d_out], y [rows, d_out].
+/// **Shapes** `x` `[rows, d_in]`, `w` `[d_out, d_in]`, `b` `[d_out]`, y `[rows, d_out]`.
 pub fn linear_fwd<T: Float>(x: &[T], w: &[T], b: Option<&[T]>, d_in: usize) -> Vec<T> {
     let mut y = Vec::with_capacity(x.len() / d_in * (w.len() / d_in));
     for x in x.chunks_exact(d_in) {

@@ -12,7 +12,7 @@ fn rstd<T: Float>(x: &[T], eps: f64) -> T {
 
 /// **Math** y_i = w_i x̂_i with x̂ = x · rstd and rstd = 1 / √(mean(x²) + eps).
 ///
-/// **Shapes** `x` [rows, width], `w` [width], y as x.
+/// **Shapes** `x` `[rows, width]`, `w` `[width]`, y as x.
 pub fn rms_norm_fwd<T: Float>(x: &[T], w: &[T], eps: f64) -> Vec<T> {
     let mut y = Vec::with_capacity(x.len());
     for x in x.chunks_exact(w.len()) {

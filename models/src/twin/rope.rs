@@ -25,7 +25,7 @@ fn rotations<T: Float>(position: u32, head_dim: usize, theta: f64) -> Vec<(T, T)
 
 /// **Math** With a = angle_i and h = head_dim / 2: y_i = x_i cos a − x_{i+h} sin a, y_{i+h} = x_{i+h} cos a + x_i sin a.
 ///
-/// **Shapes** `x` [rows, heads · head_dim], `positions` [rows], y as x.
+/// **Shapes** `x` [rows, heads · head_dim], `positions` `[rows]`, y as x.
 pub fn rope_fwd<T: Float>(x: &[T], positions: &[u32], head_dim: usize, theta: f64) -> Vec<T> {
     let mut y = vec![T::ZERO; x.len()];
     rotate(x, positions, head_dim, theta, T::ONE, &mut y);
