@@ -80,11 +80,13 @@ impl Trainer {
             self.state.step = step;
             journal.step(&report, &self.context)?;
             let interrupted = journal.is_interrupted().then_some(Stopped::Interrupted);
-            summary.stopped = interrupted.or_else(|| self.state.why_stop(&self.config));
-            let is_last = step == self.config.run.steps || summary.stopped.is_some();
+            summary.stopped = self.state.why_stop(&self.config).or(interrupted);
+            // An interrupted run goes on later, so it validates where an uninterrupted one would, and nowhere else.
+            let is_last =
+                step == self.config.run.steps || summary.stopped.is_some_and(|why| why != Stopped::Interrupted);
             let is_due = |every: u64| every > 0 && step.is_multiple_of(every);
             let validates_last = is_last && (self.config.val.every > 0 || self.config.val.before_train);
-            if interrupted.is_none() && (validates_last || is_due(self.config.val.every)) {
+            if validates_last || is_due(self.config.val.every) {
                 let evaluation = self.validate(policy, is_last)?;
                 journal.validation(step, &evaluation)?;
                 summary.after = is_last.then_some(evaluation);
