@@ -23,12 +23,17 @@ fn thinking() -> Config {
     config
 }
 
-fn perform(config: &Config, policy: &mut Scripted, envs: &mut EnvManager) -> Rollout {
+fn try_perform(config: &Config, policy: &mut Scripted, envs: &mut EnvManager) -> Result<Rollout, RolloutError> {
     let context = context(config);
     let how = Play::new(&context, &config.rollout, config.rollout.sampling);
     let broken = envs.reset().unwrap();
-    let rollout = play(policy, envs, broken, how, Key::new(0)).unwrap();
+    let rollout = play(policy, envs, broken, how, Key::new(0));
     assert_eq!(policy.n_open(), 0, "every sequence is closed");
+    rollout
+}
+
+fn perform(config: &Config, policy: &mut Scripted, envs: &mut EnvManager) -> Rollout {
+    let rollout = try_perform(config, policy, envs).unwrap();
     rollout.trajectories.iter().for_each(check_mask);
     rollout
 }
@@ -235,11 +240,14 @@ fn a_full_context_ends_the_episode() {
     assert_eq!((t.turns.len(), t.tokens.len()), (2, turns[1].response.end));
     assert!(t.outcome.context_full && t.outcome.truncated && !t.outcome.terminated);
     assert_eq!(rollout.metrics["context_full"], 1.0);
-    // No room even for the first: a trajectory with nothing sampled.
+    // No room even for the first prompt of any episode: nothing could ever be trained, so that is an error.
     config.rollout.model_tokens = turns[0].prompt.end + config.rollout.response_tokens - 1;
-    let rollout = perform(&config, &mut Scripted::new(&lines), &mut Doors::default().manage(1, 1, Mode::Train));
-    let t = &rollout.trajectories[0];
-    assert_eq!((t.turns.len(), t.targets.len(), t.tokens.len()), (0, 0, turns[0].prompt.end));
+    let error = try_perform(&config, &mut Scripted::new(&lines), &mut Doors::default().manage(1, 1, Mode::Train));
+    let text = error.unwrap_err().to_string();
+    assert!(
+        text.contains("rollout.model_tokens") && text.contains(&format!("{} tokens", turns[0].prompt.end)),
+        "{text}"
+    );
 }
 
 #[test]
