@@ -97,6 +97,8 @@ impl KvCache {
     }
 
     /// Tokens that the sequence holds.
+    ///
+    /// **Panics** if it is closed.
     pub fn len(&self, id: CacheId) -> usize {
         self.get(id).len
     }
@@ -150,7 +152,7 @@ impl KvCache {
         page
     }
 
-    /// Pointers to the pages of a sequence, first page first; those from `writable` on belong to it alone.
+    /// Pointers to the pages of a sequence, first page first. Pages of positions that [`KvCache::grow`] added belong to it alone.
     pub(crate) fn pointers(&mut self, id: CacheId) -> Vec<*mut f32> {
         let list = self.get(id).pages.clone();
         list.into_iter().map(|p| self.pages[p].as_mut_ptr()).collect()

@@ -69,7 +69,7 @@ impl Transformer {
             cache.grow(append.id, append.tokens.len());
             runs.push(Run { position, rows: append.tokens.len(), pages: Vec::new() });
         }
-        // After all growth, since a page can move while others are made.
+        // After all growth, since growing one fork of a sequence decides which fork keeps a shared page.
         for (run, append) in runs.iter_mut().zip(appends) {
             run.pages = cache.pointers(append.id);
         }
