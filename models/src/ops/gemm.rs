@@ -146,7 +146,10 @@ pub fn gemm_strided(
     let (mut rows, mut columns) = (m, n);
     if cpu.pool.threads() > 1 && work(m, n) > 1 << 17 {
         rows = m.div_ceil(target).next_multiple_of(12).clamp(12.min(m), m);
-        if rows < 48 && n >= 4 * width {
+        if matches!(b, Right::Rows(_)) && n > m && n >= target * width {
+            // A wide B that is packed inside the product: tiles of columns pack each of its elements once.
+            (rows, columns) = (m, n.div_ceil(target).next_multiple_of(width));
+        } else if rows < 48 && n >= 4 * width {
             rows = m.min(48);
             let row_tiles = m.div_ceil(rows);
             columns = n.div_ceil(target.div_ceil(row_tiles)).next_multiple_of(width).min(n);
