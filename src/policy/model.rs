@@ -371,11 +371,10 @@ impl Policy for Model {
 
     fn update(&mut self, lr: f64) -> Result<Update, PolicyError> {
         let (optimiser, gradients) = (&mut self.optimiser, &mut self.gradients);
-        let mut step = None;
         let cpu = &self.cpu;
-        self.model.update(cpu, |params| step = Some(optimiser.step(cpu, params, gradients.total(), lr)));
-        gradients.zero();
+        let step = self.model.update(cpu, |params| optimiser.step(cpu, params, gradients.total(), lr));
         // What the cache holds belongs to the old weights; its pages are kept for the next rollout.
-        step.map(|s| Update { grad_norm: s.grad_norm, skipped: s.skipped }).ok_or(PolicyError::Missing("optimiser"))
+        gradients.zero();
+        Ok(Update { grad_norm: step.grad_norm, skipped: step.skipped })
     }
 }

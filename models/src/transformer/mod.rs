@@ -152,10 +152,11 @@ impl Transformer {
         &self.params
     }
 
-    /// Changes the weights and packs them again: once per optimiser step.
-    pub fn update(&mut self, cpu: &Cpu, change: impl FnOnce(&mut Params)) {
-        change(&mut self.params);
+    /// Changes the weights and packs them again, once per optimiser step; returns what the change returns.
+    pub fn update<T>(&mut self, cpu: &Cpu, change: impl FnOnce(&mut Params) -> T) -> T {
+        let outcome = change(&mut self.params);
         self.pack(cpu);
+        outcome
     }
 
     fn pack(&mut self, cpu: &Cpu) {
