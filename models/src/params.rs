@@ -82,7 +82,8 @@ impl Table {
         table
     }
 
-    fn push(&mut self, name: String, shape: &[usize]) {
+    /// Appends a tensor behind all others.
+    pub(crate) fn push(&mut self, name: String, shape: &[usize]) {
         let offset = self.len();
         self.entries.push(Entry { name, shape: shape.to_vec(), offset });
     }

@@ -215,7 +215,7 @@ fn log_probabilities_are_equal_in_every_bit_however_they_are_computed() {
 }
 
 #[test]
-fn gradients_do_not_depend_on_threads_paths_or_micro_batches() {
+fn gradients_do_not_depend_on_threads_paths_micro_batches_or_recomputation() {
     for kind in 0..3 {
         let config = config(kind);
         let params = weights(&config);
@@ -225,9 +225,10 @@ fn gradients_do_not_depend_on_threads_paths_or_micro_batches() {
             for threads in [1, 2] {
                 let cpu = Cpu::with(isa, threads);
                 let model = Transformer::new(&cpu, config.clone(), params.clone());
-                for micro in [1, 2, 4, 8] {
+                for (micro, recompute) in [(1, true), (2, false), (4, true), (8, false), (8, true)] {
                     let mut grads = Gradients::zeros(&model);
                     let mut acts = Activations::default();
+                    acts.recompute = recompute;
                     for (m, rows) in rows.chunks(micro).enumerate() {
                         let tree = TokenTree::from_rows(rows);
                         model.forward(&cpu, &tree, &mut acts, true);

@@ -6,9 +6,11 @@ mod golden_data;
 
 use golden_data::*;
 use ragen_models::device::Cpu;
+use ragen_models::lora::Lora;
 use ragen_models::ops::head::{RowSeeds, row_bwd, row_stats};
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
+use ragen_models::peft;
 use ragen_models::simd::Isa;
 use ragen_models::token_tree::TokenTree;
 use ragen_models::transformer::{Activations, Append, Config, Gradients, Transformer};
@@ -18,6 +20,7 @@ use ragen_models::weights;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The tiny models that need nothing but the transformer.
@@ -26,8 +29,8 @@ const MODELS: [&str; 8] =
 
 /// Something that computes a model. Rows are packed one after another; targets are scored at temperature 1.
 trait Engine {
-    /// Takes over the weights.
-    fn load(config: &Config, params: &Params) -> Self;
+    /// Takes over the weights; with adapters, `params` are these and the weights are frozen.
+    fn load(of: &Loaded, params: &Params) -> Self;
     /// Logits of every packed row, `[rows, vocab]`.
     fn logits(&mut self, rows: &[Vec<u32>]) -> Vec<f64>;
     /// Log-probability, entropy and value of each target.
@@ -44,6 +47,35 @@ trait TokenHead {
     fn score(&self, logits: &[f32], target: u32) -> (f64, f64);
     /// dlogits.
     fn backward(&self, logits: &[f32], target: u32, dlogp: f64, dentropy: f64) -> Vec<f64>;
+}
+
+/// A model of the golden data, and its adapters if it has any.
+struct Loaded {
+    config: Config,
+    weights: Params,
+    lora: Option<(Lora, Params)>,
+}
+
+impl Loaded {
+    fn read(dir: &Path) -> Loaded {
+        let weights::Checkpoint { config, params } = weights::load(dir).unwrap();
+        let lora = dir.join(peft::CONFIG).exists().then(|| {
+            let lora = peft::describe(dir).unwrap().lora;
+            let params = peft::load(dir, &config, &lora).unwrap();
+            (lora, params)
+        });
+        Loaded { config, weights: params, lora }
+    }
+
+    /// What is trained.
+    fn trained(&self) -> &Params {
+        self.lora.as_ref().map_or(&self.weights, |(_, params)| params)
+    }
+}
+
+/// A parameter's name in the golden data: an adapter's has no `.weight`.
+fn golden_name(name: &str) -> &str {
+    if name.contains("lora_") { name.trim_end_matches(".weight") } else { name }
 }
 
 #[derive(Deserialize)]
@@ -124,29 +156,30 @@ struct Checksum {
 fn check_model<E: Engine>(name: &str) {
     let dir = golden(&format!("models/{name}"));
     let golden: Golden = read_json(&dir.join("golden.json"));
-    let model = weights::load(&dir).unwrap();
+    let model = Loaded::read(&dir);
     assert_eq!(golden.name, name);
     assert_eq!(model.config.value_head, golden.options.value_head, "{name}");
-    assert!(!golden.options.lora && golden.options.shards == 1, "{name} needs more than the transformer");
+    assert_eq!(golden.options.lora, model.lora.is_some(), "{name}");
+    assert!(golden.options.shards == 1, "{name} needs more than the transformer");
     // Nobody pads here; the padded form must be of the same rows.
     for ((row, padded), mask) in golden.rows.iter().zip(&golden.padded_ids).zip(&golden.attention_mask) {
         let kept: Vec<u32> = padded.iter().zip(mask).filter(|(_, m)| **m == 1).map(|(&id, _)| id).collect();
         assert_eq!(*row, kept, "{name}: padded_ids");
     }
     check_rows::<E>(&golden, &model, &dir);
-    let mut engine = E::load(&model.config, &model.params);
+    let mut engine = E::load(&model, model.trained());
     for Greedy { prompt, tokens, logps, .. } in &golden.greedy {
         let (ids, ours) = engine.greedy(prompt, tokens.len());
         assert_eq!(ids, *tokens, "{name}: greedy tokens after {prompt:?}");
         assert_all_close(&format!("{name}: greedy logps after {prompt:?}"), &ours, logps, 5e-5);
     }
-    check_training::<E>(&golden, model);
+    check_training::<E>(&golden, &model);
 }
 
 /// Logits, scores, losses and gradients of the three rows, packed into one batch.
-fn check_rows<E: Engine>(golden: &Golden, model: &weights::Checkpoint, dir: &std::path::Path) {
+fn check_rows<E: Engine>(golden: &Golden, model: &Loaded, dir: &Path) {
     let (name, rows, config) = (&golden.name, &golden.rows, &model.config);
-    let mut engine = E::load(config, &model.params);
+    let mut engine = E::load(model, model.trained());
     let mut numbers = Tensors::read(&dir.join("golden.safetensors"));
     let logits = engine.logits(rows);
     let mut wanted = PerTarget::default();
@@ -190,14 +223,14 @@ fn check_rows<E: Engine>(golden: &Golden, model: &weights::Checkpoint, dir: &std
     let policy_seeds = PerTarget { value: Vec::new(), ..seeds.clone() };
     let grads = engine.gradients(rows, &targets, &policy_seeds);
     let value_head = ["value_head.weight".to_string(), "value_head.bias".to_string()];
-    check_gradients(name, &model.params.table, &grads, Tensors::read(&dir.join("grads.safetensors")), &value_head);
+    check_gradients(name, &model.trained().table, &grads, Tensors::read(&dir.join("grads.safetensors")), &value_head);
     if let (Some(value_loss), Some(without)) = (golden.value_loss, &golden.value_zero_grad) {
         assert_close(&format!("{name}: value_loss"), sum(&seeds.value, &scores.value), value_loss, 2e-4);
         let value_seeds = PerTarget { value: seeds.value, ..PerTarget::default() };
         let grads = engine.gradients(rows, &targets, &value_seeds);
         check_gradients(
             name,
-            &model.params.table,
+            &model.trained().table,
             &grads,
             Tensors::read(&dir.join("grads_value.safetensors")),
             without,
@@ -212,7 +245,7 @@ fn check_gradients(name: &str, table: &Table, grads: &[f64], mut wanted: Tensors
     for entry in &table.entries {
         let got = &grads[entry.range()];
         let what = format!("{name}: gradient of {}", entry.name);
-        match wanted.find(&entry.name) {
+        match wanted.find(golden_name(&entry.name)) {
             Some(wanted) => {
                 let largest = wanted.iter().fold(0.0f64, |m, x| m.max(x.abs()));
                 assert_all_close(&what, got, &wanted, 3e-5 * largest);
@@ -227,9 +260,9 @@ fn check_gradients(name: &str, table: &Table, grads: &[f64], mut wanted: Tensors
 }
 
 /// Ten AdamW steps of mean next-token cross-entropy.
-fn check_training<E: Engine>(golden: &Golden, model: weights::Checkpoint) {
+fn check_training<E: Engine>(golden: &Golden, model: &Loaded) {
     let (name, training) = (&golden.name, &golden.training);
-    let mut params = model.params;
+    let mut params = model.trained().clone();
     let settings = AdamWSettings {
         beta1: training.beta1,
         beta2: training.beta2,
@@ -247,7 +280,7 @@ fn check_training<E: Engine>(golden: &Golden, model: weights::Checkpoint) {
             targets.extend((1..row.len()).map(|t| Target { row: start + t - 1, token: row[t], kept: None }));
             start += row.len();
         }
-        let mut engine = E::load(&model.config, &params);
+        let mut engine = E::load(model, &params);
         let n = targets.len() as f64;
         let loss = -engine.score(rows, &targets).logp.iter().sum::<f64>() / n;
         assert_close(&format!("{name}: loss of step {step}"), loss, training.losses[step], 1e-4);
@@ -263,11 +296,11 @@ fn check_training<E: Engine>(golden: &Golden, model: weights::Checkpoint) {
     assert_eq!((training.losses.len(), training.grad_norms.len()), (10, 10));
     let mut checksums: Vec<&String> = training.final_checksums.keys().collect();
     for entry in &params.table.entries {
-        let Some(wanted) = training.final_checksums.get(&entry.name) else {
+        let Some(wanted) = training.final_checksums.get(golden_name(&entry.name)) else {
             assert!(entry.name.starts_with("value_head."), "{name}: no checksum of {}", entry.name);
             continue;
         };
-        checksums.retain(|&name| *name != entry.name);
+        checksums.retain(|&name| *name != golden_name(&entry.name));
         let x: Vec<f64> = params.get(&entry.name).iter().map(|&x| f64::from(x)).collect();
         let what = |part: &str| format!("{name}: {part} of {} after training", entry.name);
         let allowed = |noise: f64| 1e-6 * x.len() as f64 + 10.0 * noise;
@@ -358,7 +391,9 @@ impl Twin {
 }
 
 impl Engine for Twin {
-    fn load(config: &Config, params: &Params) -> Self {
+    fn load(of: &Loaded, params: &Params) -> Self {
+        assert!(of.lora.is_none(), "the twin knows no adapters; models/tests/adapters.rs derives theirs from it");
+        let config = &of.config;
         Twin { config: config.clone(), table: params.table.clone(), weights: convert(params) }
     }
 
@@ -397,9 +432,14 @@ struct Fast {
 }
 
 impl Engine for Fast {
-    fn load(config: &Config, params: &Params) -> Self {
+    fn load(of: &Loaded, params: &Params) -> Self {
         let cpu = Cpu::new(2).expect("RAGEN_ISA is unset or names a path of this machine");
-        Fast { model: Transformer::new(&cpu, config.clone(), params.clone()), cpu }
+        let (config, params) = (of.config.clone(), params.clone());
+        let model = match &of.lora {
+            None => Transformer::new(&cpu, config, params),
+            Some((lora, _)) => Transformer::with_adapters(&cpu, config, of.weights.clone(), lora.clone(), params),
+        };
+        Fast { model, cpu }
     }
 
     fn logits(&mut self, rows: &[Vec<u32>]) -> Vec<f64> {
@@ -460,7 +500,7 @@ impl TokenHead for FastHead {
 
 #[test]
 fn golden_fast_models() {
-    for name in MODELS {
+    for name in MODELS.into_iter().chain(["llama_lora"]) {
         check_model::<Fast>(name);
     }
 }
@@ -511,7 +551,7 @@ fn golden_every_file_is_tested_or_owed() {
     let files = ["adamw.json", "log_softmax.json", "sampling.json"];
     let all = names_in("").into_iter().filter(|name| name != "models" && !name.ends_with(".md"));
     for name in all.chain(names_in("models").iter().map(|name| format!("models/{name}"))) {
-        let tested = models.contains(&name) || files.contains(&name.as_str());
+        let tested = models.contains(&name) || name == "models/llama_lora" || files.contains(&name.as_str());
         let owed = pending.contains(&format!("golden/{name}"));
         assert!(tested != owed, "golden/{name}: tested {tested}, in PENDING {owed}; one of the two must hold");
     }

@@ -2,7 +2,7 @@
 //!
 //! **Shapes** x `[rows, in]`, W `[out, in]`, b `[out]`, y `[rows, out]`.
 
-use super::gemm::{Left, Packed, Right, gemm};
+use super::gemm::{Left, Packed, Right, gemm, gemm_strided};
 use crate::device::Cpu;
 use crate::threads::Shards;
 
@@ -37,6 +37,13 @@ impl Linear {
 pub fn linear_fwd(cpu: &Cpu, y: &mut [f32], x: &[f32], w: &Linear, accumulate: bool) {
     let rows = x.len() / w.input();
     gemm(cpu, rows, w.out(), w.input(), Left::rows(x, w.input()), Right::Packed(&w.forward), y, accumulate);
+}
+
+/// y += x·Wᵀ on the first columns of a wider y, whose rows lie `y_row` apart.
+pub fn linear_fwd_columns(cpu: &Cpu, y: &mut [f32], y_row: usize, x: &[f32], w: &Linear) {
+    let rows = x.len() / w.input();
+    let (x, packed) = (Left::rows(x, w.input()), Right::Packed(&w.forward));
+    gemm_strided(cpu, rows, w.out(), w.input(), x, packed, y, y_row, true);
 }
 
 /// dx += dy·W, or dx = dy·W without `accumulate`.

@@ -5,10 +5,11 @@
 //! h = norm(mid);  gate, up = h·Wᵀ;  out = mid + swiglu(gate, up)·Wdᵀ
 //! ```
 
+use super::projection::{Projection, Trained};
 use super::{Config, Transformer};
 use crate::device::Cpu;
 use crate::ops::attention::{Heads, attention_bwd};
-use crate::ops::linear::{Linear, bias_bwd, bias_fwd, linear_bwd_input, linear_bwd_weight, linear_fwd};
+use crate::ops::linear::{bias_bwd, bias_fwd};
 use crate::ops::norm::{Layout, rmsnorm_bwd, rmsnorm_fwd, rmsnorm_gain_bwd};
 use crate::ops::pointwise::{swiglu_bwd, swiglu_fwd};
 use crate::ops::rope::rope;
@@ -16,13 +17,13 @@ use crate::params::Table;
 use crate::token_tree::TokenTree;
 use std::ops::Range;
 
-/// The weights of a block, packed.
+/// The weights of a block, packed, and their adapters.
 #[derive(Clone, Default)]
 pub(super) struct PackedLayer {
-    pub qkv: Linear,
-    pub o: Linear,
-    pub gate_up: Linear,
-    pub down: Linear,
+    pub qkv: Projection,
+    pub o: Projection,
+    pub gate_up: Projection,
+    pub down: Projection,
 }
 
 /// Where a block's tensors lie in the flat buffer; q, k, v and gate, up are each one matrix.
@@ -100,6 +101,8 @@ pub(super) struct Scratch {
     pub dattention: Vec<f32>,
     pub dqkv: Vec<f32>,
     pub draw: Vec<f32>,
+    /// The narrow side of an adapter and its gradient, `[rows, rank]`.
+    pub low: [Vec<f32>; 2],
 }
 
 /// Sets the length; the contents are about to be overwritten.
@@ -131,10 +134,29 @@ impl Transformer {
         positions: &[u32],
         attend: &dyn Fn(&[f32], &mut [f32]),
     ) {
+        self.layer_activations(cpu, layer, acts, scratch, positions, attend);
+        let (rows, d, ff) = (positions.len(), self.config.d_model, self.config.d_ff);
+        let act = sized(&mut scratch.act, rows * ff);
+        swiglu_fwd(cpu, act, &acts.gate_up, ff);
+        let out = sized(out, rows * d);
+        out.copy_from_slice(&acts.mid);
+        self.layers[layer].down.forward(cpu, out, act, true, self.adapter_scale(), &mut scratch.low[0]);
+    }
+
+    /// All that a block's backward needs, from acts.x: the forward up to gate and up.
+    pub(super) fn layer_activations(
+        &self,
+        cpu: &Cpu,
+        layer: usize,
+        acts: &mut LayerActivations,
+        scratch: &mut Scratch,
+        positions: &[u32],
+        attend: &dyn Fn(&[f32], &mut [f32]),
+    ) {
         let (config, heads) = (&self.config, self.heads);
         let (places, packed, w) = (&self.places[layer], &self.layers[layer], &self.params.data);
         let (rows, d, ff) = (positions.len(), config.d_model, config.d_ff);
-        let eps = config.norm_eps as f32;
+        let (eps, scale) = (config.norm_eps as f32, self.adapter_scale());
 
         let normed = sized(&mut scratch.normed, rows * d);
         let rstd = sized(&mut acts.x_rstd, rows);
@@ -143,7 +165,7 @@ impl Transformer {
         if let Some(bias) = &places.qkv_bias {
             bias_fwd(qkv, &w[bias.clone()]);
         }
-        linear_fwd(cpu, qkv, normed, &packed.qkv, places.qkv_bias.is_some());
+        packed.qkv.forward(cpu, qkv, normed, places.qkv_bias.is_some(), scale, &mut scratch.low[0]);
         if let (Some(q_norm), Some(k_norm)) = (&places.q_norm, &places.k_norm) {
             sized(&mut acts.raw, qkv.len()).copy_from_slice(qkv);
             let (q, k) = head_layouts(heads, rows);
@@ -159,18 +181,13 @@ impl Transformer {
         attend(qkv, attention);
         let mid = sized(&mut acts.mid, rows * d);
         mid.copy_from_slice(&acts.x[..rows * d]);
-        linear_fwd(cpu, mid, attention, &packed.o, true);
+        packed.o.forward(cpu, mid, attention, true, scale, &mut scratch.low[0]);
 
         let normed = sized(&mut scratch.normed, rows * d);
         let rstd = sized(&mut acts.mid_rstd, rows);
         rmsnorm_fwd(cpu, normed, d, rstd, mid, &w[places.post_norm.clone()], eps, Layout::plain(rows, d));
         let gate_up = sized(&mut acts.gate_up, rows * 2 * ff);
-        linear_fwd(cpu, gate_up, normed, &packed.gate_up, false);
-        let act = sized(&mut scratch.act, rows * ff);
-        swiglu_fwd(cpu, act, gate_up, ff);
-        let out = sized(out, rows * d);
-        out.copy_from_slice(mid);
-        linear_fwd(cpu, out, act, &packed.down, true);
+        packed.gate_up.forward(cpu, gate_up, normed, false, scale, &mut scratch.low[0]);
     }
 
     /// RoPE on q (which is also scaled by 1/√hd) and k; `backward` is its gradient.
@@ -199,30 +216,35 @@ impl Transformer {
         let (rows, d, ff) = (positions.len(), config.d_model, config.d_ff);
         let eps = config.norm_eps as f32;
         let plain = Layout::plain(rows, d);
+        // Without adapters everything is trained; with them nothing but they.
+        let full = self.lora.is_none();
+        let trained = |place: &Range<usize>| match &self.lora {
+            None => Trained::Base(place.clone()),
+            Some(lora) => Trained::Adapters { numbers: &lora.params.data, scale: lora.settings.scale() },
+        };
 
         // out = mid + swiglu(gate, up)·Wdᵀ
         let act = sized(&mut scratch.act, rows * ff);
         swiglu_fwd(cpu, act, &acts.gate_up, ff);
-        linear_bwd_weight(cpu, &mut grads[places.down.clone()], dx, act, d, ff);
         let dact = sized(&mut scratch.dact, rows * ff);
-        linear_bwd_input(cpu, dact, dx, &packed.down, false);
+        packed.down.backward(cpu, dact, dx, act, grads, &trained(&places.down), &mut scratch.low);
         let dgate_up = zeroed(&mut scratch.dgate_up, rows * 2 * ff);
         swiglu_bwd(cpu, dgate_up, dact, &acts.gate_up, ff);
         // gate, up = norm(mid)·Wᵀ; the norm's output is computed again
         let normed = sized(&mut scratch.normed, rows * d);
         let rstd = sized(&mut scratch.draw, rows);
         rmsnorm_fwd(cpu, normed, d, rstd, &acts.mid, &w[places.post_norm.clone()], eps, plain);
-        linear_bwd_weight(cpu, &mut grads[places.gate_up.clone()], dgate_up, normed, 2 * ff, d);
         let dnormed = sized(&mut scratch.dnormed, rows * d);
-        linear_bwd_input(cpu, dnormed, dgate_up, &packed.gate_up, false);
-        let dgain = &mut grads[places.post_norm.clone()];
-        rmsnorm_gain_bwd(cpu, dgain, dnormed, d, &acts.mid_rstd, &acts.mid, plain);
+        packed.gate_up.backward(cpu, dnormed, dgate_up, normed, grads, &trained(&places.gate_up), &mut scratch.low);
+        if full {
+            let dgain = &mut grads[places.post_norm.clone()];
+            rmsnorm_gain_bwd(cpu, dgain, dnormed, d, &acts.mid_rstd, &acts.mid, plain);
+        }
         rmsnorm_bwd(cpu, dx, dnormed, d, &acts.mid_rstd, &acts.mid, &w[places.post_norm.clone()], plain);
 
         // mid = x + attention·Woᵀ
-        linear_bwd_weight(cpu, &mut grads[places.o.clone()], dx, &acts.attention, d, heads.q_width());
         let dattention = sized(&mut scratch.dattention, rows * heads.q_width());
-        linear_bwd_input(cpu, dattention, dx, &packed.o, false);
+        packed.o.backward(cpu, dattention, dx, &acts.attention, grads, &trained(&places.o), &mut scratch.low);
         let dqkv = zeroed(&mut scratch.dqkv, rows * heads.row());
         attention_bwd(cpu, dqkv, dattention, &acts.attention, &acts.qkv, tree, heads);
         self.rope_heads(cpu, dqkv, positions, true);
@@ -236,25 +258,28 @@ impl Transformer {
                 line[..heads.v_column(0)].fill(0.0);
             }
             let raw = &acts.raw;
-            rmsnorm_gain_bwd(cpu, &mut grads[q_norm.clone()], dqkv, row, &acts.q_rstd, raw, q);
             rmsnorm_bwd(cpu, draw, dqkv, row, &acts.q_rstd, raw, &w[q_norm.clone()], q);
-            let (dk, raw) = (&dqkv[column..], &raw[column..]);
-            rmsnorm_gain_bwd(cpu, &mut grads[k_norm.clone()], dk, row, &acts.k_rstd, raw, k);
-            rmsnorm_bwd(cpu, &mut draw[column..], dk, row, &acts.k_rstd, raw, &w[k_norm.clone()], k);
+            let (dk, k_raw) = (&dqkv[column..], &raw[column..]);
+            if full {
+                rmsnorm_gain_bwd(cpu, &mut grads[q_norm.clone()], dqkv, row, &acts.q_rstd, raw, q);
+                rmsnorm_gain_bwd(cpu, &mut grads[k_norm.clone()], dk, row, &acts.k_rstd, k_raw, k);
+            }
+            rmsnorm_bwd(cpu, &mut draw[column..], dk, row, &acts.k_rstd, k_raw, &w[k_norm.clone()], k);
             dqkv.copy_from_slice(draw);
         }
         // q, k, v = norm(x)·Wᵀ + b
-        if let Some(bias) = &places.qkv_bias {
+        if let (Some(bias), true) = (&places.qkv_bias, full) {
             bias_bwd(cpu, &mut grads[bias.clone()], dqkv);
         }
         let normed = sized(&mut scratch.normed, rows * d);
         let rstd = sized(&mut scratch.draw, rows);
         rmsnorm_fwd(cpu, normed, d, rstd, &acts.x, &w[places.input_norm.clone()], eps, plain);
-        linear_bwd_weight(cpu, &mut grads[places.qkv.clone()], dqkv, normed, heads.row(), d);
         let dnormed = sized(&mut scratch.dnormed, rows * d);
-        linear_bwd_input(cpu, dnormed, dqkv, &packed.qkv, false);
-        let dgain = &mut grads[places.input_norm.clone()];
-        rmsnorm_gain_bwd(cpu, dgain, dnormed, d, &acts.x_rstd, &acts.x, plain);
+        packed.qkv.backward(cpu, dnormed, dqkv, normed, grads, &trained(&places.qkv), &mut scratch.low);
+        if full {
+            let dgain = &mut grads[places.input_norm.clone()];
+            rmsnorm_gain_bwd(cpu, dgain, dnormed, d, &acts.x_rstd, &acts.x, plain);
+        }
         rmsnorm_bwd(cpu, dx, dnormed, d, &acts.x_rstd, &acts.x, &w[places.input_norm.clone()], plain);
     }
 }

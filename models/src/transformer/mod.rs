@@ -6,11 +6,13 @@
 
 mod decode;
 mod layer;
+mod projection;
 
 pub use crate::config::{Config, ConfigError, Fault};
 pub use decode::Append;
 
 use crate::device::Cpu;
+use crate::lora::{Lora, Module};
 use crate::ops::attention::{Heads, attention_fwd};
 use crate::ops::embedding::{embedding_bwd, embedding_fwd};
 use crate::ops::head::{self, PerTarget, RowSeeds, RowStats, Target};
@@ -22,19 +24,22 @@ use crate::random::Key;
 use crate::threads::Shards;
 use crate::token_tree::TokenTree;
 use layer::{LayerActivations, PackedLayer, Places, Scratch, sized};
+use projection::Adapter;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// A model: its shape, its weights, and the weights packed for the products.
+/// A model: its shape, its weights, and the weights packed for the products; with adapters, these too.
 pub struct Transformer {
     /// The shape.
     pub config: Config,
     params: Params,
+    lora: Option<Adapters>,
     heads: Heads,
     places: Vec<Places>,
     embedding: Range<usize>,
     final_norm: Range<usize>,
     lm_head: Range<usize>,
+    /// Weight and bias, among what is trained.
     value_head: Option<(Range<usize>, Range<usize>)>,
     layers: Vec<PackedLayer>,
     head: Linear,
@@ -43,19 +48,32 @@ pub struct Transformer {
     workspaces: Mutex<Vec<decode::Workspace>>,
 }
 
+/// The adapters of a model whose weights are frozen.
+struct Adapters {
+    settings: Lora,
+    params: Params,
+    /// Off while the base alone is asked for.
+    active: bool,
+}
+
 /// What a forward pass leaves behind for the backward.
 #[derive(Default)]
 pub struct Activations {
+    /// Keep only each block's input, and compute the rest of it again when the backward comes to it: about a third more
+    /// work for a fraction of the memory, and the same bits.
+    pub recompute: bool,
     positions: Vec<u32>,
     layers: Vec<LayerActivations>,
     /// The residual stream after the last block, `[rows, d_model]`.
     out: Vec<f32>,
+    /// The one block whose activations are at hand, when they are computed again.
+    block: LayerActivations,
     scratch: Scratch,
     /// Whether every layer was kept, so that a backward can follow.
     kept: bool,
 }
 
-/// Gradients that add up over micro-batches.
+/// Gradients of what is trained, that add up over micro-batches.
 ///
 /// A tied embedding is used at both ends of the model. Its output side gathers apart and joins at the end, so that the sum does not
 /// depend on where micro-batches were cut.
@@ -69,9 +87,9 @@ pub struct Gradients {
 impl Gradients {
     /// Zeros for the parameters of `model`.
     pub fn zeros(model: &Transformer) -> Self {
-        let tied = model.config.tied_embeddings;
+        let tied = model.config.tied_embeddings && model.lora.is_none();
         Gradients {
-            params: Params::zeros(model.params.table.clone()),
+            params: Params::zeros(model.trained().table.clone()),
             tied_head: vec![0.0; if tied { model.embedding.len() } else { 0 }],
             embedding: model.embedding.clone(),
         }
@@ -83,10 +101,12 @@ impl Gradients {
         self.tied_head.fill(0.0);
     }
 
-    /// The gradient of every parameter, once the last micro-batch is in.
+    /// The gradient of everything trained, once the last micro-batch is in.
     pub fn total(&mut self) -> &mut Params {
-        for (sum, x) in self.params.data[self.embedding.clone()].iter_mut().zip(&mut self.tied_head) {
-            *sum += std::mem::take(x);
+        if !self.tied_head.is_empty() {
+            for (sum, x) in self.params.data[self.embedding.clone()].iter_mut().zip(&mut self.tied_head) {
+                *sum += std::mem::take(x);
+            }
         }
         &mut self.params
     }
@@ -97,27 +117,75 @@ impl Transformer {
     ///
     /// **Panics** when the weights belong to another shape.
     pub fn new(cpu: &Cpu, config: Config, params: Params) -> Self {
+        assert_eq!(*params.table, Table::new(&config), "the weights are those of this shape");
+        Self::assemble(cpu, config, params, None)
+    }
+
+    /// A model with frozen weights and adapters that are trained, over [`Lora::table`]; a value head is among the latter.
+    ///
+    /// **Panics** when weights or adapters belong to another shape, and when the weights have a value head.
+    pub fn with_adapters(cpu: &Cpu, config: Config, base: Params, settings: Lora, adapters: Params) -> Self {
+        let without_value = Config { value_head: false, ..config.clone() };
+        assert_eq!(*base.table, Table::new(&without_value), "the weights are those of this shape");
+        assert_eq!(*adapters.table, settings.table(&config), "the adapters are those of this shape");
+        Self::assemble(cpu, config, base, Some(Adapters { settings, params: adapters, active: true }))
+    }
+
+    fn assemble(cpu: &Cpu, config: Config, params: Params, lora: Option<Adapters>) -> Self {
         let table = params.table.clone();
-        assert_eq!(*table, Table::new(&config), "the weights are those of this shape");
-        let range = |name: &str| table.find(name).map(|e| e.range());
-        let embedding = range("model.embed_tokens.weight").unwrap_or_default();
+        let range = |table: &Table, name: &str| table.find(name).map(|e| e.range());
+        let embedding = range(&table, "model.embed_tokens.weight").unwrap_or_default();
         let heads = Heads { n_heads: config.n_heads, n_kv_heads: config.n_kv_heads, head_dim: config.head_dim };
+        let trained = lora.as_ref().map_or(&table, |lora| &lora.params.table);
         let mut model = Transformer {
             heads,
             places: (0..config.n_layers).map(|l| Places::new(&table, &config, l)).collect(),
-            lm_head: range("lm_head.weight").unwrap_or_else(|| embedding.clone()),
+            lm_head: range(&table, "lm_head.weight").unwrap_or_else(|| embedding.clone()),
             embedding,
-            final_norm: range("model.norm.weight").unwrap_or_default(),
-            value_head: range("value_head.weight").zip(range("value_head.bias")),
+            final_norm: range(&table, "model.norm.weight").unwrap_or_default(),
+            value_head: range(trained, "value_head.weight").zip(range(trained, "value_head.bias")),
             layers: vec![PackedLayer::default(); config.n_layers],
             head: Linear::default(),
             rope: RopeTable::new(config.rope_theta, config.head_dim, config.max_positions),
             workspaces: Mutex::default(),
             params,
+            lora,
             config,
         };
+        model.place_adapters();
         model.pack(cpu);
+        model.pack_adapters(cpu);
         model
+    }
+
+    /// Says where each adapter lies and which columns it adds to.
+    fn place_adapters(&mut self) {
+        let Some(lora) = &self.lora else { return };
+        let (config, heads) = (&self.config, self.heads);
+        for (l, layer) in self.layers.iter_mut().enumerate() {
+            for module in &lora.settings.targets {
+                let (from, projection) = match module {
+                    Module::Q => (0, &mut layer.qkv),
+                    Module::K => (heads.k_column(0), &mut layer.qkv),
+                    Module::V => (heads.v_column(0), &mut layer.qkv),
+                    Module::O => (0, &mut layer.o),
+                    Module::Gate => (0, &mut layer.gate_up),
+                    Module::Up => (config.d_ff, &mut layer.gate_up),
+                    Module::Down => (0, &mut layer.down),
+                };
+                let place = |part: &str| {
+                    let name = format!("{}.{part}.weight", module.path(l));
+                    lora.params.table.find(&name).map(|e| e.range()).unwrap_or_default()
+                };
+                let columns = from..from + module.widths(config).0;
+                projection.adapters.push(Adapter {
+                    columns,
+                    a: place("lora_A"),
+                    b: place("lora_B"),
+                    ..Adapter::default()
+                });
+            }
+        }
     }
 
     /// Fresh weights: embedding and head N(0, 0.02²), other matrices N(0, 1/fan_in), the two output projections of a block half of
@@ -147,32 +215,87 @@ impl Transformer {
         params
     }
 
-    /// The weights.
+    /// The weights; with adapters, the frozen ones.
     pub fn params(&self) -> &Params {
         &self.params
     }
 
-    /// Changes the weights and packs them again, once per optimiser step; returns what the change returns.
-    pub fn update<T>(&mut self, cpu: &Cpu, change: impl FnOnce(&mut Params) -> T) -> T {
-        let outcome = change(&mut self.params);
-        self.pack(cpu);
+    /// What is trained: the adapters if there are any (and the value head with them), else the weights.
+    pub fn trained(&self) -> &Params {
+        self.lora.as_ref().map_or(&self.params, |lora| &lora.params)
+    }
+
+    /// Which adapters the model has.
+    pub fn lora(&self) -> Option<&Lora> {
+        self.lora.as_ref().map(|lora| &lora.settings)
+    }
+
+    /// The weights with the adapters merged into them.
+    pub fn merged(&self) -> Params {
+        let mut params = self.params.clone();
+        if let Some(lora) = &self.lora {
+            lora.settings.merge(&self.config, &mut params, &lora.params);
+        }
+        params
+    }
+
+    /// What `of` makes of the model without its adapters.
+    pub fn without_adapters<T>(&mut self, of: impl FnOnce(&Transformer) -> T) -> T {
+        let set = |model: &mut Transformer, active| model.lora.iter_mut().for_each(|lora| lora.active = active);
+        set(self, false);
+        let outcome = of(self);
+        set(self, true);
         outcome
+    }
+
+    /// α / r while adapters are in use.
+    fn adapter_scale(&self) -> Option<f32> {
+        self.lora.as_ref().filter(|lora| lora.active).map(|lora| lora.settings.scale())
+    }
+
+    /// Changes what is trained and packs it again, once per optimiser step; returns what the change returns.
+    pub fn update<T>(&mut self, cpu: &Cpu, change: impl FnOnce(&mut Params) -> T) -> T {
+        match &mut self.lora {
+            Some(lora) => {
+                let outcome = change(&mut lora.params);
+                self.pack_adapters(cpu);
+                outcome
+            }
+            None => {
+                let outcome = change(&mut self.params);
+                self.pack(cpu);
+                outcome
+            }
+        }
     }
 
     fn pack(&mut self, cpu: &Cpu) {
         let (config, w) = (&self.config, &self.params.data);
         let (d, ff) = (config.d_model, config.d_ff);
         for (packed, places) in self.layers.iter_mut().zip(&self.places) {
-            packed.qkv.pack(cpu, &w[places.qkv.clone()], self.heads.row(), d, true);
-            packed.o.pack(cpu, &w[places.o.clone()], d, self.heads.q_width(), true);
-            packed.gate_up.pack(cpu, &w[places.gate_up.clone()], 2 * ff, d, true);
-            packed.down.pack(cpu, &w[places.down.clone()], d, ff, true);
+            packed.qkv.base.pack(cpu, &w[places.qkv.clone()], self.heads.row(), d, true);
+            packed.o.base.pack(cpu, &w[places.o.clone()], d, self.heads.q_width(), true);
+            packed.gate_up.base.pack(cpu, &w[places.gate_up.clone()], 2 * ff, d, true);
+            packed.down.base.pack(cpu, &w[places.down.clone()], d, ff, true);
         }
         self.head.pack(cpu, &w[self.lm_head.clone()], config.vocab, d, true);
     }
 
-    /// Runs all blocks over the token tree. With `keep`, every layer's activations stay for [`Transformer::backward`];
-    /// without, only the last hidden states do.
+    fn pack_adapters(&mut self, cpu: &Cpu) {
+        let Some(lora) = &self.lora else { return };
+        let (w, rank) = (&lora.params.data, lora.settings.rank);
+        for layer in &mut self.layers {
+            for projection in [&mut layer.qkv, &mut layer.o, &mut layer.gate_up, &mut layer.down] {
+                for Adapter { columns, a, b, a_packed, b_packed } in &mut projection.adapters {
+                    a_packed.pack(cpu, &w[a.clone()], rank, a.len() / rank, false);
+                    b_packed.pack(cpu, &w[b.clone()], columns.len(), rank, false);
+                }
+            }
+        }
+    }
+
+    /// Runs all blocks over the token tree. With `keep`, what [`Transformer::backward`] needs of every layer stays (all of
+    /// it, or the inputs to compute it from, as [`Activations::recompute`] says); without, only the last hidden states do.
     ///
     /// **Panics** on an id outside the vocabulary or a path longer than `max_positions`.
     pub fn forward(&self, cpu: &Cpu, tree: &TokenTree, acts: &mut Activations, keep: bool) {
@@ -181,25 +304,19 @@ impl Transformer {
         assert!(tree.longest_path() <= self.rope.positions(), "a path is longer than the model's context");
         acts.positions = tree.positions();
         acts.kept = keep;
-        acts.layers.resize_with(if keep { self.config.n_layers } else { 1 }, LayerActivations::default);
-        let first = sized(&mut acts.layers[0].x, rows * d);
-        embedding_fwd(first, &tree.ids, &self.params.data[self.embedding.clone()], d);
+        let whole = keep && !acts.recompute;
+        acts.layers.resize_with(if keep { self.config.n_layers } else { 0 }, LayerActivations::default);
+        embedding_fwd(sized(&mut acts.out, rows * d), &tree.ids, &self.params.data[self.embedding.clone()], d);
         for l in 0..self.config.n_layers {
-            let slot = if keep { l } else { 0 };
-            // The block's output is the next one's input.
-            let mut out = match acts.layers.get_mut(slot + 1) {
-                Some(next) => std::mem::take(&mut next.x),
-                None => std::mem::take(&mut acts.out),
-            };
-            self.layer_fwd(cpu, l, &mut acts.layers[slot], &mut out, &mut acts.scratch, &acts.positions, &|qkv, o| {
+            // The stream comes in as `out` of the block before and goes out as `out` of this one.
+            let Activations { layers, block, out, scratch, positions, .. } = acts;
+            let slot = if whole { &mut layers[l] } else { &mut *block };
+            std::mem::swap(&mut slot.x, out);
+            self.layer_fwd(cpu, l, slot, out, scratch, positions, &|qkv, o| {
                 attention_fwd(cpu, o, qkv, tree, self.heads);
             });
-            match acts.layers.get_mut(slot + 1) {
-                Some(next) => next.x = out,
-                None if l + 1 < self.config.n_layers => {
-                    acts.out = std::mem::replace(&mut acts.layers[0].x, out);
-                }
-                None => acts.out = out,
+            if !whole && keep {
+                std::mem::swap(&mut block.x, &mut layers[l].x);
             }
         }
     }
@@ -261,7 +378,8 @@ impl Transformer {
     /// value = w · h + b of `rows` hidden states.
     fn value_rows(&self, cpu: &Cpu, normed: &[f32], values: &mut [f32], start: usize, rows: usize) {
         if let Some((w, b)) = &self.value_head {
-            let (w, b) = (&self.params.data[w.clone()], self.params.data[b.start]);
+            let trained = &self.trained().data;
+            let (w, b) = (&trained[w.clone()], trained[b.start]);
             for (value, h) in values[start..start + rows].iter_mut().zip(normed.chunks_exact(self.config.d_model)) {
                 *value = head::dot(cpu.isa, w, h) + b;
             }
@@ -270,7 +388,7 @@ impl Transformer {
 
     /// Adds the gradient of the objective whose derivatives with respect to the targets' values are `seeds`.
     ///
-    /// **Panics** when `acts` were not kept.
+    /// **Panics** when `acts` were not kept, and while the adapters of a model that has them are off.
     pub fn backward(
         &self,
         cpu: &Cpu,
@@ -282,16 +400,28 @@ impl Transformer {
         grads: &mut Gradients,
     ) {
         assert!(acts.kept, "backward follows a forward that kept its activations");
+        assert!(self.lora.as_ref().is_none_or(|lora| lora.active), "adapters that are off are not trained");
         let d = self.config.d_model;
         let mut dx = vec![0.0; tree.rows() * d];
         self.head_bwd(cpu, acts, targets, temperature, seeds, &mut dx, grads);
         let grads = &mut grads.params.data;
-        let mut scratch = std::mem::take(&mut acts.scratch);
+        let Activations { recompute, layers, block, scratch, positions, .. } = acts;
         for l in (0..self.config.n_layers).rev() {
-            self.layer_bwd(cpu, l, &acts.layers[l], &mut dx, grads, &mut scratch, tree, &acts.positions);
+            if *recompute {
+                std::mem::swap(&mut block.x, &mut layers[l].x);
+                self.layer_activations(cpu, l, block, scratch, positions, &|qkv, o| {
+                    attention_fwd(cpu, o, qkv, tree, self.heads);
+                });
+            }
+            let kept = if *recompute { &*block } else { &layers[l] };
+            self.layer_bwd(cpu, l, kept, &mut dx, grads, scratch, tree, positions);
+            if *recompute {
+                std::mem::swap(&mut block.x, &mut layers[l].x);
+            }
         }
-        acts.scratch = scratch;
-        embedding_bwd(cpu, &mut grads[self.embedding.clone()], &dx, &tree.ids, d);
+        if self.lora.is_none() {
+            embedding_bwd(cpu, &mut grads[self.embedding.clone()], &dx, &tree.ids, d);
+        }
     }
 
     /// The head upside down, chunk by chunk: logits are computed again and become dlogits in place.
@@ -331,24 +461,31 @@ impl Transformer {
                         head::row_bwd(cpu.isa, row, &stats, targets[t].token, targets[t].kept.as_deref(), seeds);
                     }
                 });
-                let dhead = if tied_head.is_empty() { &mut grads[self.lm_head.clone()] } else { &mut tied_head[..] };
-                linear_bwd_weight(cpu, dhead, logits, &hidden.normed, vocab, d);
+                if self.lora.is_none() {
+                    let dhead =
+                        if tied_head.is_empty() { &mut grads[self.lm_head.clone()] } else { &mut tied_head[..] };
+                    linear_bwd_weight(cpu, dhead, logits, &hidden.normed, vocab, d);
+                }
                 linear_bwd_input(cpu, dnormed, logits, &self.head, false);
             }
             if let Some((w, b)) = &self.value_head
                 && !seeds.value.is_empty()
             {
+                let weight = &self.trained().data[w.clone()];
                 for (t, normed) in hidden.normed.chunks_exact(d).enumerate() {
                     let dv = seeds.value[at.start + t];
                     for j in 0..d {
-                        dnormed[t * d + j] = dv.mul_add(self.params.data[w.start + j], dnormed[t * d + j]);
+                        dnormed[t * d + j] = dv.mul_add(weight[j], dnormed[t * d + j]);
                         grads[w.start + j] = dv.mul_add(normed[j], grads[w.start + j]);
                     }
                     grads[b.start] += dv;
                 }
             }
             let layout = Layout::plain(rows, d);
-            rmsnorm_gain_bwd(cpu, &mut grads[self.final_norm.clone()], dnormed, d, &hidden.rstd, &hidden.x, layout);
+            if self.lora.is_none() {
+                let dgain = &mut grads[self.final_norm.clone()];
+                rmsnorm_gain_bwd(cpu, dgain, dnormed, d, &hidden.rstd, &hidden.x, layout);
+            }
             dhidden.clear();
             dhidden.resize(rows * d, 0.0);
             let gain = &self.params.data[self.final_norm.clone()];
