@@ -3,6 +3,7 @@
 //! This crate knows tensors; it has never heard of a reward. It alone reads weights and tokenizers.
 
 pub mod atomic_file;
+pub mod chat_template;
 pub mod config;
 pub mod device;
 pub mod kv_cache;

@@ -4,13 +4,18 @@
 //! [`Tokenizer::encode`] recognises added tokens, [`Tokenizer::encode_plain`] cannot produce one. It knows no chat
 //! template; the small model's own vocabulary is in [`Tokenizer::tiny`].
 
+mod added;
+mod file;
 mod tiny;
 
 use crate::atomic_file;
-use serde_json::{Map, Value, json};
+use added::AddedTokens;
+use file::Parts;
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use tokenizers::{NormalizedString, Normalizer, NormalizerWrapper};
 
 const FILE: &str = "tokenizer.json";
 
@@ -54,28 +59,28 @@ pub enum TokenizerError {
     },
 }
 
-/// An added token: one that [`Tokenizer::encode`] recognises whole and [`Tokenizer::encode_plain`] never gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Added {
-    id: u32,
-    special: bool,
-}
-
 /// A byte-level BPE tokenizer.
 pub struct Tokenizer {
     /// The file's text; saving writes it as it was.
     json: String,
-    /// Recognises added tokens.
-    marked: tokenizers::Tokenizer,
-    /// The same without any of them.
+    /// Knows no added token: they are split off before.
     plain: tokenizers::Tokenizer,
-    ids: HashMap<String, u32>,
-    added: Vec<Added>,
+    added: AddedTokens,
     /// The bytes of all tokens, end to end by id; token i has `bytes[starts[i]..starts[i + 1]]`.
     bytes: Vec<u8>,
-    starts: Vec<usize>,
+    starts: Vec<u32>,
     /// The token of each single byte, where there is one.
     byte_ids: [Option<u32>; 256],
+    prefix_ids: Vec<u32>,
+}
+
+/// A piece of a text: an added token, or plain text without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The token.
+    pub token: Option<u32>,
+    /// Which bytes of the text it is.
+    pub range: Range<usize>,
 }
 
 impl Tokenizer {
@@ -111,35 +116,20 @@ impl Tokenizer {
     ///
     /// **Errors** [`TokenizerError::Syntax`] and [`TokenizerError::Unsupported`].
     pub fn from_json(json: String) -> Result<Self, TokenizerError> {
-        let mut root: Value = serde_json::from_str(&json).map_err(|e| TokenizerError::Syntax(e.to_string()))?;
-        if root["model"]["type"] != "BPE" {
-            let found = root["model"]["type"].to_string();
-            return Err(TokenizerError::Unsupported { key: "model.type", found });
+        let Parts { added: entries, vocab, plain, prefix_ids } = Parts::read(&json)?;
+        let added = AddedTokens::new(&entries, &|text| normalise(&plain, text))?;
+        // Text between tokens that are looked for after normalisation is normalised a second time when it is encoded.
+        if !added.normalized.is_empty()
+            && let Some(normalizer) = plain.get_normalizer()
+            && !is_idempotent(normalizer)
+        {
+            let found = format!("{normalizer:?} beside added tokens that are normalized");
+            return Err(TokenizerError::Unsupported { key: "normalizer", found });
         }
-        if !is_byte_level(&root["decoder"]) {
-            return Err(TokenizerError::Unsupported { key: "decoder", found: root["decoder"].to_string() });
-        }
-        let model_vocab: Vec<(String, u32)> = entries(&root["model"]["vocab"])?;
-        let mut added = Vec::new();
-        let mut contents = Vec::new();
-        for token in root["added_tokens"].as_array().map_or(&[][..], Vec::as_slice) {
-            let (Some(content), Some(id)) = (token["content"].as_str(), token["id"].as_u64()) else {
-                return Err(TokenizerError::Syntax(format!("added token {token} has no content or no id")));
-            };
-            let special = token["special"].as_bool().unwrap_or(false);
-            added.push(Added { id: to_id(id)?, special });
-            contents.push(content.to_string());
-        }
-
-        // Lengths are the caller's matter: nothing is cut or filled up silently.
-        root["truncation"] = Value::Null;
-        root["padding"] = Value::Null;
-        let marked = build(&root)?;
-        remove_tokens(&mut root, &contents);
-        let plain = build(&root)?;
-
-        let mut table: Vec<(u32, Vec<u8>)> = model_vocab.iter().map(|(token, id)| (*id, token_bytes(token))).collect();
-        table.extend(added.iter().zip(&contents).map(|(added, content)| (added.id, content.clone().into_bytes())));
+        let mut table: Vec<(u32, Vec<u8>)> = vocab.iter().map(|(token, id)| (*id, token_bytes(token))).collect();
+        drop(vocab);
+        table.sort(); // Two tokens of one id: whichever; but always the same.
+        table.extend(added.iter().map(|added| (added.id, added.content.clone().into_bytes())));
         table.sort_by_key(|(id, _)| *id); // Stable: an added token comes after the vocabulary's entry of its id, and wins.
         let mut byte_ids = [None; 256];
         let (mut bytes, mut starts) = (Vec::new(), Vec::new());
@@ -147,39 +137,91 @@ impl Tokenizer {
             if table.get(i + 1).is_some_and(|(next, _)| next == id) {
                 continue;
             }
-            starts.resize(*id as usize + 1, bytes.len()); // Ids that are no token have no bytes.
+            starts.resize(*id as usize + 1, bytes.len() as u32); // Ids that are no token have no bytes.
             bytes.extend_from_slice(token);
             if let [byte] = token[..]
-                && !added.iter().any(|added| added.id == *id)
+                && added.get(*id).is_none()
             {
                 byte_ids[usize::from(byte)] = Some(*id);
             }
         }
-        starts.push(bytes.len());
-        let mut ids: HashMap<String, u32> = model_vocab.into_iter().collect();
-        ids.extend(contents.into_iter().zip(added.iter().map(|added| added.id)));
-        added.sort_by_key(|added| added.id);
-        Ok(Tokenizer { json, marked, plain, ids, added, bytes, starts, byte_ids })
+        starts.push(bytes.len() as u32);
+        Ok(Tokenizer { json, plain, added, bytes, starts, byte_ids, prefix_ids })
     }
 
     /// Ids of a text in which added tokens are recognised; nothing is put before or after it.
     ///
     /// Only for text that this program or a template wrote.
     pub fn encode(&self, text: &str) -> Vec<u32> {
-        self.run(&self.marked, text)
+        let mut ids = Vec::new();
+        let has_late = !self.added.normalized.is_empty() && self.plain.get_normalizer().is_some();
+        for piece in self.split(text) {
+            match piece.token {
+                Some(id) => ids.push(id),
+                None if !has_late => ids.extend(self.encode_plain(&text[piece.range])),
+                None => {
+                    let text = normalise(&self.plain, &text[piece.range]);
+                    for piece in self.added.split_normalized(&text) {
+                        match piece.token {
+                            Some(id) => ids.push(id),
+                            None => ids.extend(self.encode_plain(&text[piece.range])),
+                        }
+                    }
+                }
+            }
+        }
+        ids
+    }
+
+    /// A text's pieces in order, without gaps: added tokens that are recognised in it as it is, and what lies between.
+    ///
+    /// Tokens that a file wants recognised after normalisation are found only where there is none.
+    pub fn split(&self, text: &str) -> Vec<Piece> {
+        let pieces = self.added.split(text);
+        if self.added.normalized.is_empty() || self.plain.get_normalizer().is_some() {
+            return pieces;
+        }
+        let finer = |piece: Piece| match piece.token {
+            Some(_) => vec![piece],
+            None => {
+                let start = piece.range.start;
+                let mut inner = self.added.split_normalized(&text[piece.range]);
+                inner.iter_mut().for_each(|p| p.range = start + p.range.start..start + p.range.end);
+                inner
+            }
+        };
+        pieces.into_iter().flat_map(finer).collect()
+    }
+
+    /// Whether an added token begins at byte `at` of a text; only special ones count if `only_special`.
+    pub fn added_begins_at(&self, text: &str, at: usize, only_special: bool) -> bool {
+        self.added.begins_at(text, at, only_special)
+    }
+
+    /// Added tokens of a single character.
+    pub fn added_of_one_char(&self) -> Vec<char> {
+        let of_one = |content: &str| content.chars().next().filter(|c| c.len_utf8() == content.len());
+        self.added.iter().filter_map(|added| of_one(&added.content)).collect()
+    }
+
+    /// The ids that the file's own template puts before a text; chat templates write theirs themselves.
+    pub fn prefix_ids(&self) -> &[u32] {
+        &self.prefix_ids
     }
 
     /// Ids of a text in which nothing is an added token, whatever it says.
     pub fn encode_plain(&self, text: &str) -> Vec<u32> {
-        self.run(&self.plain, text)
-    }
-
-    fn run(&self, tokenizer: &tokenizers::Tokenizer, text: &str) -> Vec<u32> {
-        match tokenizer.encode_fast(text, false) {
+        match self.plain.encode_fast(text, false) {
             Ok(encoding) => encoding.get_ids().to_vec(),
             // The pattern that splits text may give up on a pathological one; its bytes are still its bytes.
             Err(_) => text.bytes().filter_map(|byte| self.byte_ids[usize::from(byte)]).collect(),
         }
+    }
+
+    /// The text of these ids for a reader: without the tokens that the file calls special.
+    pub fn decode_without_special(&self, ids: &[u32]) -> String {
+        let ids: Vec<u32> = ids.iter().copied().filter(|id| !self.is_special(*id)).collect();
+        self.decode(&ids)
     }
 
     /// The text of these ids, added tokens included.
@@ -193,26 +235,25 @@ impl Tokenizer {
     /// The bytes of a token; none for an id that is no token.
     pub fn bytes(&self, id: u32) -> &[u8] {
         let i = id as usize;
-        if i + 1 < self.starts.len() { &self.bytes[self.starts[i]..self.starts[i + 1]] } else { &[] }
+        match self.starts.get(i..i.saturating_add(2)) {
+            Some(&[start, end]) => &self.bytes[start as usize..end as usize],
+            _ => &[],
+        }
     }
 
     /// The id of a token as the file spells it: `</think>`, or in the byte-level alphabet `ĠUp`.
     pub fn id(&self, token: &str) -> Option<u32> {
-        self.ids.get(token).copied()
+        self.added.id(token).or_else(|| self.plain.token_to_id(token))
     }
 
     /// Whether this is an added token: a control token or a tag.
     pub fn is_added(&self, id: u32) -> bool {
-        self.find_added(id).is_some()
+        self.added.get(id).is_some()
     }
 
     /// Whether this is an added token that the file calls special: one that is no part of the text for a reader.
     pub fn is_special(&self, id: u32) -> bool {
-        self.find_added(id).is_some_and(|added| added.special)
-    }
-
-    fn find_added(&self, id: u32) -> Option<&Added> {
-        self.added.binary_search_by_key(&id, |added| added.id).ok().map(|i| &self.added[i])
+        self.added.get(id).is_some_and(|added| added.special)
     }
 
     /// One more than the largest id. A model's vocabulary must be at least this large.
@@ -221,57 +262,19 @@ impl Tokenizer {
     }
 }
 
-fn build(root: &Value) -> Result<tokenizers::Tokenizer, TokenizerError> {
-    tokenizers::Tokenizer::from_bytes(root.to_string()).map_err(|e| TokenizerError::Syntax(e.to_string()))
-}
-
-fn is_byte_level(decoder: &Value) -> bool {
-    match decoder["type"].as_str() {
-        Some("ByteLevel") => true,
-        Some("Sequence") => {
-            decoder["decoders"].as_array().is_some_and(|all| !all.is_empty() && all.iter().all(is_byte_level))
-        }
-        _ => false,
+/// What a tokenizer's normalizer makes of a text.
+fn normalise(plain: &tokenizers::Tokenizer, text: &str) -> String {
+    let mut normalised = NormalizedString::from(text);
+    match plain.get_normalizer().map(|normalizer| normalizer.normalize(&mut normalised)) {
+        None | Some(Ok(())) => normalised.get().to_string(),
+        Some(Err(_)) => text.to_string(),
     }
 }
 
-fn to_id(id: u64) -> Result<u32, TokenizerError> {
-    // The table of bytes is as long as the largest id.
-    let id = u32::try_from(id).ok().filter(|id| *id < 1 << 24);
-    id.ok_or_else(|| TokenizerError::Syntax("a token id above 16,777,215".into()))
-}
-
-fn entries(vocab: &Value) -> Result<Vec<(String, u32)>, TokenizerError> {
-    let object = vocab.as_object().ok_or_else(|| TokenizerError::Syntax("model.vocab is no object".into()))?;
-    let pairs = object.iter().map(|(token, id)| {
-        let id = id.as_u64().ok_or_else(|| TokenizerError::Syntax(format!("the id of {token:?} is {id}")))?;
-        Ok((token.clone(), to_id(id)?))
-    });
-    pairs.collect()
-}
-
-/// Takes tokens out of the file: from the added ones, from the vocabulary, and every merge that has to do with one.
-///
-/// Many files list their control tokens in the vocabulary too, where a piece of plain text could find them.
-fn remove_tokens(root: &mut Value, contents: &[String]) {
-    root["added_tokens"] = json!([]);
-    let Value::Object(model) = &mut root["model"] else { return };
-    if let Some(vocab) = model.get_mut("vocab").and_then(Value::as_object_mut) {
-        let kept = std::mem::take(vocab).into_iter().filter(|(token, _)| !contents.contains(token));
-        *vocab = kept.collect::<Map<_, _>>();
-    }
-    if let Some(merges) = model.get_mut("merges").and_then(Value::as_array_mut) {
-        merges.retain(|merge| {
-            let (a, b) = match merge {
-                Value::String(pair) => pair.split_once(' ').unwrap_or((pair, "")),
-                pair => (pair[0].as_str().unwrap_or(""), pair[1].as_str().unwrap_or("")),
-            };
-            let merged = || [a, b].concat();
-            !contents.iter().any(|content| content == a || content == b || *content == merged())
-        });
-    }
-    // What the post-processor would add refers to tokens that are gone.
-    root["post_processor"] = Value::Null;
+/// Whether normalising twice is normalising once.
+fn is_idempotent(normalizer: &NormalizerWrapper) -> bool {
+    use NormalizerWrapper::{Lowercase, NFC, NFD, NFKC, NFKD};
+    matches!(normalizer, NFC(_) | NFD(_) | NFKC(_) | NFKD(_) | Lowercase(_))
 }
 
 /// The byte-level alphabet: the character that stands for each byte.
@@ -298,6 +301,7 @@ fn token_bytes(token: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     #[test]
     fn saved_and_loaded_it_is_the_same() {
@@ -331,6 +335,28 @@ mod tests {
     }
 
     #[test]
+    fn added_tokens_take_blanks_and_are_found_after_normalisation_where_the_file_says_so() {
+        let added = |id: u32, content: &str, normalized: bool, strip: (bool, bool)| json!({"id": id, "content": content, "normalized": normalized, "lstrip": strip.0, "rstrip": strip.1});
+        let mut root: Value = serde_json::from_str(&tiny::json()).unwrap();
+        root["normalizer"] = json!({"type": "Lowercase"});
+        root["added_tokens"] = json!([
+            added(400, "<L>", false, (true, false)),
+            added(401, "<R>", false, (false, true)),
+            added(402, "<N>", true, (false, false)),
+            added(403, "<Rx>", false, (false, false))
+        ]);
+        let tokenizer = Tokenizer::from_json(root.to_string()).unwrap();
+        let a = u32::from(b'a');
+        assert_eq!(tokenizer.encode("a <L><R> \na<Rx><n>A"), [a, 400, 401, a, 403, 402, a]);
+        assert_eq!(tokenizer.encode("<l>"), tokenizer.encode_plain("<l>"));
+        root["normalizer"] = json!({"type": "Prepend", "prepend": "a"});
+        assert!(Tokenizer::from_json(root.to_string()).err().unwrap().to_string().starts_with("normalizer is "));
+        root["normalizer"] = Value::Null;
+        let tokenizer = Tokenizer::from_json(root.to_string()).unwrap();
+        assert_eq!(tokenizer.split("a<N>").last(), Some(&Piece { token: Some(402), range: 1..4 }));
+    }
+
+    #[test]
     fn other_kinds_are_refused_by_name() {
         let message = |change: &dyn Fn(&mut Value)| {
             let mut root: Value = serde_json::from_str(&tiny::json()).unwrap();
@@ -344,6 +370,16 @@ mod tests {
         assert!(message(&|root| root["decoder"] = Value::Null).starts_with("decoder is null"));
         assert!(message(&|root| root["model"]["vocab"] = json!({"a": -1})).starts_with("not a tokenizer.json: "));
         assert!(message(&|root| root["model"]["merges"] = json!([["zz", "y"]])).starts_with("not a tokenizer.json: "));
+        // Neither memory nor a panic for what a file merely claims.
+        assert!(
+            message(&|root| root["model"]["vocab"]["x"] = 4_000_000_000u32.into()).contains("out of all proportion")
+        );
+        assert!(message(&|root| root["added_tokens"][0]["id"] = 9_000_000.into()).contains("out of all proportion"));
+        let long = "<answer><answer>";
+        assert!(message(&|root| root["model"]["merges"] = json!([[long, long]])).contains("which there is not"));
+        assert!(message(&|root| root["model"]["dropout"] = 0.5.into()).starts_with("model.dropout is 0.5"));
+        assert!(message(&|root| root["model"]["end_of_word_suffix"] = "</w>".into()).contains("end_of_word_suffix"));
+        assert!(message(&|root| root["added_tokens"][0]["single_word"] = true.into()).contains("single_word"));
         assert!(matches!(Tokenizer::from_json("{".into()), Err(TokenizerError::Syntax(_))));
         let dir = tempfile::tempdir().unwrap();
         let absent = Tokenizer::load(dir.path()).err().unwrap().to_string();

@@ -1,0 +1,18 @@
+//! Large files that are fetched once and not kept here.
+
+use std::path::{Path, PathBuf};
+
+/// An asset below `RAGEN_ASSETS`, else below `<workspace>/assets`; `None` if it is not there, which is said.
+///
+/// **Panics** if it is not there and `RAGEN_REQUIRE_ASSETS=1`.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("RAGEN_ASSETS")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets"), PathBuf::from);
+    let path = folder.join(name);
+    if path.is_file() {
+        return Some(path);
+    }
+    assert!(std::env::var_os("RAGEN_REQUIRE_ASSETS").is_none_or(|v| v != "1"), "{} is required", path.display());
+    println!("skipped: there is no {}", path.display());
+    None
+}
