@@ -12,6 +12,7 @@ use crate::filter::FilterConfig;
 use crate::objective::LossConfig;
 use crate::policy::Sampling;
 use crate::reward::RewardConfig;
+use ragen_models::lora;
 use ragen_models::optim::{Decay, Schedule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -123,6 +124,40 @@ pub struct Model {
     pub qk_norm: bool,
     /// A value head. Added to a loaded model too, when it has none and the estimator needs one.
     pub value_head: bool,
+    /// A value model of its own, which starts from the same weights, instead of a head on the policy.
+    pub value_model: bool,
+    /// The value model's learning rate, in units of the policy's.
+    pub value_lr_factor: f64,
+    /// Low-rank adapters, trained instead of the weights.
+    pub lora: Lora,
+}
+
+/// `[model.lora]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lora {
+    /// Rank r; 0 trains the weights themselves.
+    pub rank: usize,
+    /// α: an adapter's product is scaled by α / r.
+    pub alpha: f64,
+    /// The linear layers that have one, by their names in a checkpoint.
+    pub targets: Vec<String>,
+}
+
+impl Default for Lora {
+    fn default() -> Self {
+        Lora { rank: 0, alpha: 16.0, targets: lora::Module::ALL.map(|module| module.name().into()).to_vec() }
+    }
+}
+
+impl Lora {
+    /// The adapters asked for, if any.
+    pub fn settings(&self) -> Option<lora::Lora> {
+        let mut targets: Vec<_> = self.targets.iter().filter_map(|name| lora::Module::parse(name)).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        (self.rank > 0).then_some(lora::Lora { rank: self.rank, alpha: self.alpha, targets })
+    }
 }
 
 impl Default for Model {
@@ -140,6 +175,9 @@ impl Default for Model {
             qkv_bias: false,
             qk_norm: false,
             value_head: false,
+            value_model: false,
+            value_lr_factor: 1.0,
+            lora: Lora::default(),
         }
     }
 }

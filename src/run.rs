@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 mod files;
-use files::{Ctx, append_line, hash, read, sync_dir, write_atomic};
+use files::{Ctx, append_line, hash, hash_reader, sync_dir, write_atomic};
 
 /// Why the run directory cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -99,10 +99,20 @@ pub struct TrainerState {
 }
 
 impl TrainerState {
-    /// The buffer called `name`, if there is one of `len` elements.
-    pub fn buffer(&self, name: &str, len: usize) -> Option<&[f32]> {
-        self.buffers.iter().find(|(n, data)| n == name && data.len() == len).map(|(_, data)| data.as_slice())
+    /// Takes out the buffer called `name`, if there is one of `len` elements.
+    pub fn take(&mut self, name: &str, len: usize) -> Option<Vec<f32>> {
+        let (_, data) = self.buffers.iter_mut().find(|(n, data)| n == name && data.len() == len)?;
+        Some(std::mem::take(data))
     }
+}
+
+/// A [`TrainerState`] that is about to be saved; its buffers are as large as the model and stay where they are.
+#[derive(Clone, Debug, Default)]
+pub struct StateToSave<'a> {
+    /// Counters, environment state, schedules: anything small.
+    pub value: Value,
+    /// The optimiser's buffers, each with a name of its own.
+    pub buffers: Vec<(&'a str, &'a [f32])>,
 }
 
 /// A file of a checkpoint, as `trainer.state` remembers it.
@@ -266,7 +276,7 @@ impl RunDir {
         &self,
         step: u64,
         keep: usize,
-        state: &TrainerState,
+        state: &StateToSave<'_>,
         write_model: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<PathBuf, RunError> {
         for log in Log::ALL {
@@ -288,11 +298,17 @@ impl RunDir {
             files.insert(name, seal(&file)?);
             File::open(&file).and_then(|f| f.sync_all()).ctx("flush", &file)?;
         }
-        let note =
-            Note { format: FORMAT, step, files, buffers: hash_buffers(&state.buffers), value: state.value.clone() };
+        let note = Note {
+            format: FORMAT,
+            step,
+            files,
+            buffers: hash_buffers(state.buffers.iter().copied()),
+            value: state.value.clone(),
+        };
         let note = serde_json::to_string(&note).map_err(|e| RunError::Model(e.to_string()))?;
-        let bytes = named_buffers::encode(&note, &state.buffers).map_err(|e| RunError::Model(e.to_string()))?;
-        write_atomic(&partial.join(STATE), &bytes)?;
+        let path_of_state = partial.join(STATE);
+        ragen_models::atomic_file::write(&path_of_state, |file| named_buffers::write(file, &note, &state.buffers))
+            .ctx("write", &path_of_state)?;
         sync_dir(&partial)?;
         if path.exists() {
             // Left by the run before it was resumed from an older step.
@@ -396,12 +412,12 @@ pub fn load(path: &Path) -> Result<(u64, TrainerState), RunError> {
         return Err(broken(format!("half written: there is no {STATE}")));
     }
     let (note, buffers) =
-        named_buffers::decode(&read(&state_path)?).map_err(|e| broken(format!("half written: {STATE} is {e}")))?;
+        named_buffers::load(&state_path).map_err(|e| broken(format!("half written: {STATE} is {e}")))?;
     let note: Note = serde_json::from_str(&note).map_err(|e| broken(format!("{STATE} cannot be read: {e}")))?;
     if note.format != FORMAT {
         return Err(broken(format!("{STATE} has layout {}, this version reads {FORMAT}", note.format)));
     }
-    if note.buffers != hash_buffers(&buffers) {
+    if note.buffers != hash_buffers(buffers.iter().map(|(name, data)| (name.as_str(), data.as_slice()))) {
         return Err(broken(format!("{STATE} is damaged: its hash differs")));
     }
     for (name, sealed) in &note.files {
@@ -421,19 +437,24 @@ pub fn load(path: &Path) -> Result<(u64, TrainerState), RunError> {
 }
 
 fn seal(path: &Path) -> Result<Seal, RunError> {
-    let bytes = read(path)?;
-    Ok(Seal { bytes: bytes.len() as u64, hash: format!("{:016x}", hash(0, &bytes)) })
+    let file = File::open(path).ctx("read", path)?;
+    let bytes = file.metadata().ctx("read", path)?.len();
+    let state = hash_reader(bytes, file).ctx("read", path)?;
+    Ok(Seal { bytes, hash: format!("{state:016x}") })
 }
 
-fn hash_buffers(buffers: &[(String, Vec<f32>)]) -> String {
-    let mut sorted: Vec<_> = buffers.iter().collect();
-    sorted.sort_by(|a, b| a.0.cmp(&b.0));
+fn hash_buffers<'a>(buffers: impl Iterator<Item = (&'a str, &'a [f32])>) -> String {
+    let mut sorted: Vec<_> = buffers.collect();
+    sorted.sort_by(|a, b| a.0.cmp(b.0));
     let mut state = 0;
     for (name, data) in sorted {
         state = hash(state, name.as_bytes());
+        let mut bytes = [0; 4096];
         for chunk in data.chunks(1024) {
-            let bytes: Vec<u8> = chunk.iter().flat_map(|x| x.to_le_bytes()).collect();
-            state = hash(state, &bytes);
+            for (to, x) in bytes.chunks_exact_mut(4).zip(chunk) {
+                to.copy_from_slice(&x.to_le_bytes());
+            }
+            state = hash(state, &bytes[..4 * chunk.len()]);
         }
     }
     format!("{state:016x}")

@@ -157,7 +157,9 @@ fn read_into(path: &Path, prefix: &str, params: &mut Params, missing: &mut Vec<S
     let bytes = std::fs::read(path).map_err(read)?;
     let file = SafeTensors::deserialize(&bytes)
         .map_err(|e| content(path, format!("not a whole safetensors file: {e}; copy the file again")))?;
-    for (name, tensor) in file.tensors() {
+    let mut tensors = file.tensors();
+    tensors.sort_by(|a, b| a.0.cmp(&b.0)); // So that the first thing wrong is always the same one.
+    for (name, tensor) in tensors {
         let entry = name.strip_prefix(prefix).and_then(|name| params.table.find(name)).cloned();
         let entry = entry.ok_or_else(|| {
             content(path, format!("has a tensor {name} that {CONFIG} and the base model do not ask for"))

@@ -142,6 +142,15 @@ impl Checkpoint {
         params.data[..self.params.data.len()].copy_from_slice(&self.params.data);
         Checkpoint { config, params }
     }
+
+    /// The same model without its value head, if it has one.
+    pub fn without_value_head(self) -> Checkpoint {
+        let config = Config { value_head: false, ..self.config };
+        let table = Arc::new(Table::new(&config));
+        let mut data = self.params.data;
+        data.truncate(table.len());
+        Checkpoint { config, params: Params { table, data } }
+    }
 }
 
 /// Reads a checkpoint folder: `config.json` and `model.safetensors` (or shards with their index), f32, bf16 or f16.

@@ -221,7 +221,7 @@ fn adapters_survive_the_disk_and_unknown_ones_are_refused_by_name() {
     }
     let wider = Lora { rank: 6, ..of.lora.clone() };
     let error = peft::load(dir.path(), &config, &wider).unwrap_err().to_string();
-    assert!(error.contains("q_proj.lora_A.weight has shape [5, 48], but [6, 48]"), "{error}");
+    assert!(error.contains("up_proj.lora_A.weight has shape [5, 48], but [6, 48]"), "{error}");
     let more = Lora { targets: vec![Module::Q, Module::O, Module::Up], ..of.lora.clone() };
     let error = peft::load(dir.path(), &config, &more).unwrap_err().to_string();
     assert!(error.contains("has no tensor base_model.model.model.layers.0.self_attn.o_proj.lora_A.weight"), "{error}");

@@ -37,7 +37,7 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     let of_run = run::is_run(path);
     let config = configure(common, options, of_run)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer } = open::load(&options.model, &config)?;
+    let Opened { mut policy, tokenizer, .. } = open::load(&options.model, &config)?;
     let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
     let mut envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
     let run = match &common.run {

@@ -24,7 +24,7 @@ const SHOWN: usize = 2;
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let config = what.load(common)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer } = open::open(&config)?;
+    let Opened { mut policy, tokenizer, .. } = open::open(&config)?;
     let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
     let trainer = Trainer::new(config.clone(), context)?;
     let (first, speed) = first_turns(&mut policy, &trainer, &config)?;

@@ -4,11 +4,13 @@ use super::Failure;
 use ragen::config::{Config, Optim};
 use ragen::estimator::Estimator;
 use ragen::policy::model::Model;
-use ragen::run::{self, RunDir, Saved, TrainerState};
+use ragen::run::{self, RunDir, Saved, StateToSave};
 use ragen::train::TrainState;
 use ragen_models::device::Cpu;
+use ragen_models::lora::Lora;
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
+use ragen_models::peft;
 use ragen_models::tokenizer::Tokenizer;
 use ragen_models::transformer::{Config as Shape, Transformer};
 use ragen_models::weights::{self, Checkpoint};
@@ -23,6 +25,8 @@ pub struct Opened {
     pub policy: Model,
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
+    /// The model that adapters add to: an absolute path, or the name of a shipped model.
+    pub base: String,
 }
 
 /// The folder in a run in which a warm start leaves its model.
@@ -66,7 +70,9 @@ pub fn fresh(config: &Config, optim: &Optim) -> Result<Opened, Failure> {
     let tokenizer = Tokenizer::tiny();
     let shape = fresh_shape(config, &tokenizer)?;
     let params = Transformer::initial(&shape, config.run.seed);
-    assemble(config, optim, Checkpoint { config: shape, params }, tokenizer)
+    let model =
+        Loaded { checkpoint: Checkpoint { config: shape, params }, tokenizer, base: String::new(), adapters: None };
+    assemble(config, optim, model)
 }
 
 /// The shape that `[model]` describes.
@@ -94,24 +100,60 @@ pub fn fresh_shape(config: &Config, tokenizer: &Tokenizer) -> Result<Shape, Fail
 
 /// The policy at `path`: a model folder, a run, or the name of a shipped model.
 pub fn load(path: &str, config: &Config) -> Result<Opened, Failure> {
+    assemble(config, &config.optim, read(path)?)
+}
+
+/// What a path holds.
+struct Loaded {
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    base: String,
+    /// Adapters that were saved, over the shape with a value head if they have one.
+    adapters: Option<(Lora, Params)>,
+}
+
+fn read(path: &str) -> Result<Loaded, Failure> {
     if let Some((name, files)) = SHIPPED.iter().find(|(name, _)| *name == path && !Path::new(path).exists()) {
         return unpack(name, files).and_then(|folder| {
-            let opened = load_folder(&folder, config);
+            let loaded = read_folder(&folder);
             let _ = fs::remove_dir_all(&folder); // It is in a folder for temporary files.
-            opened
+            Ok(Loaded { base: (*name).into(), ..loaded? })
         });
     }
-    load_folder(&model_folder(Path::new(path))?, config)
+    read_folder(&model_folder(Path::new(path))?)
+}
+
+fn read_folder(folder: &Path) -> Result<Loaded, Failure> {
+    let usage = |e: &dyn std::fmt::Display| Failure::Usage(e.to_string());
+    if folder.join(peft::CONFIG).is_file() {
+        let peft::Description { lora, base } = peft::describe(folder).map_err(|e| usage(&e))?;
+        let mut loaded = read(&base).map_err(|e| {
+            let why = e.text().unwrap_or_default();
+            usage(&format_args!("{}: base_model_name_or_path: {why}", folder.join(peft::CONFIG).display()))
+        })?;
+        if loaded.adapters.is_some() {
+            return Err(usage(&format_args!("{}: {base} is no base but has adapters itself", folder.display())));
+        }
+        loaded.checkpoint.config.value_head |= peft::has_value_head(folder);
+        let params = peft::load(folder, &loaded.checkpoint.config, &lora).map_err(|e| usage(&e))?;
+        loaded.adapters = Some((lora, params));
+        return Ok(loaded);
+    }
+    let checkpoint = weights::load(folder).map_err(|e| usage(&e))?;
+    let tokenizer = Tokenizer::load(folder).map_err(|e| usage(&e))?;
+    let base = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf()).display().to_string();
+    Ok(Loaded { checkpoint, tokenizer, base, adapters: None })
 }
 
 /// The model folder that a path means: itself, or the newest model of a run.
 fn model_folder(path: &Path) -> Result<PathBuf, Failure> {
-    if path.join("config.json").is_file() {
+    let is_model = |path: &Path| path.join("config.json").is_file() || path.join(peft::CONFIG).is_file();
+    if is_model(path) {
         return Ok(path.to_path_buf());
     }
     if run::is_run(path) {
         let warm = path.join(MODEL);
-        if warm.join("config.json").is_file() {
+        if is_model(&warm) {
             return Ok(warm);
         }
         return Ok(RunDir::open(path)?.newest_checkpoint()?.path);
@@ -132,22 +174,72 @@ fn unpack(name: &str, files: Files) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-fn load_folder(folder: &Path, config: &Config) -> Result<Opened, Failure> {
-    let checkpoint = weights::load(folder).map_err(|e| Failure::Usage(e.to_string()))?;
-    let tokenizer = Tokenizer::load(folder).map_err(|e| Failure::Usage(e.to_string()))?;
+/// Puts a policy together from what was loaded and what the configuration asks for.
+fn assemble(config: &Config, optim: &Optim, loaded: Loaded) -> Result<Opened, Failure> {
+    let cpu = Arc::new(Cpu::new(config.run.threads).map_err(Failure::Usage)?);
+    let Loaded { checkpoint, tokenizer, base, adapters } = loaded;
+    let value_model = config.model.value_model.then(|| {
+        let Checkpoint { config, params } = checkpoint.clone().with_value_head();
+        Transformer::new(&cpu, config, params)
+    });
     let checkpoint = if needs_value_head(config) { checkpoint.with_value_head() } else { checkpoint };
-    assemble(config, &config.optim, checkpoint, tokenizer)
+    let model = match adapters_of(config, &checkpoint, adapters)? {
+        None => Transformer::new(&cpu, checkpoint.config, checkpoint.params),
+        Some((lora, adapters)) => {
+            let shape = checkpoint.config.clone();
+            let frozen = checkpoint.without_value_head().params;
+            Transformer::with_adapters(&cpu, shape, frozen, lora, adapters)
+        }
+    };
+    let mut policy = Model::over(cpu, model, adamw(optim));
+    if let Some(value_model) = value_model {
+        policy = policy.with_value_model(value_model, config.model.value_lr_factor);
+    }
+    Ok(Opened { policy, tokenizer: Arc::new(tokenizer), base })
 }
 
-fn assemble(config: &Config, optim: &Optim, model: Checkpoint, tokenizer: Tokenizer) -> Result<Opened, Failure> {
-    let cpu = Cpu::new(config.run.threads).map_err(Failure::Usage)?;
-    let policy = Model::new(Arc::new(cpu), model.config, model.params, adamw(optim));
-    Ok(Opened { policy, tokenizer: Arc::new(tokenizer) })
+/// The adapters to train: those that were saved, or fresh ones as `[model.lora]` says.
+fn adapters_of(
+    config: &Config,
+    checkpoint: &Checkpoint,
+    saved: Option<(Lora, Params)>,
+) -> Result<Option<(Lora, Params)>, Failure> {
+    let asked = config.model.lora.settings();
+    let shape = &checkpoint.config;
+    // A value head that the weights bring along goes on from what they say.
+    let with_value = |lora: &Lora, from: Option<&Params>, mut params: Params| {
+        for entry in lora.table(shape).entries {
+            let known = from.and_then(|from| from.table.find(&entry.name).map(|e| &from.data[e.range()]));
+            if let Some(known) = known {
+                params.data[entry.range()].copy_from_slice(known);
+            }
+        }
+        params
+    };
+    match (saved, asked) {
+        (None, None) => Ok(None),
+        (None, Some(lora)) => {
+            let params = with_value(&lora, Some(&checkpoint.params), lora.initial(shape, config.run.seed));
+            Ok(Some((lora, params)))
+        }
+        (Some((lora, _)), Some(asked)) if lora != asked => Err(Failure::Usage(format!(
+            "model.lora: model.path holds adapters of rank {}, alpha {} on {}; ask for the same, or set model.lora.rank=0",
+            lora.rank,
+            lora.alpha,
+            lora.targets.iter().map(|m| m.name()).collect::<Vec<_>>().join(", ")
+        ))),
+        (Some((lora, params)), _) => {
+            // The shape may have gained a value head since they were saved.
+            let fresh = with_value(&lora, Some(&checkpoint.params), Params::zeros(Arc::new(lora.table(shape))));
+            let params = with_value(&lora, Some(&params), fresh);
+            Ok(Some((lora, params)))
+        }
+    }
 }
 
-/// GAE reads values, so it brings its head with it.
+/// GAE reads values, so it brings its head with it, unless a model of its own gives them.
 fn needs_value_head(config: &Config) -> bool {
-    config.model.value_head || config.algorithm.estimator == Estimator::Gae
+    config.model.value_head || (config.algorithm.estimator == Estimator::Gae && !config.model.value_model)
 }
 
 fn adamw(optim: &Optim) -> AdamWSettings {
@@ -160,40 +252,63 @@ fn adamw(optim: &Optim) -> AdamWSettings {
     }
 }
 
-/// Writes a model folder: shape, weights, tokenizer.
-pub fn save_model(folder: &Path, policy: &Model, tokenizer: &Tokenizer) -> Result<(), String> {
-    weights::save(folder, policy.config(), policy.params()).map_err(|e| e.to_string())?;
+/// Writes a model folder: shape, weights and tokenizer, or the adapters and which model they add to.
+pub fn save_model(folder: &Path, policy: &Model, tokenizer: &Tokenizer, base: &str) -> Result<(), String> {
+    match policy.model().lora() {
+        None => weights::save(folder, policy.config(), policy.params()).map_err(|e| e.to_string())?,
+        Some(lora) => {
+            let of = peft::Description { lora: lora.clone(), base: base.into() };
+            peft::save(folder, &of, policy.trained()).map_err(|e| e.to_string())?;
+        }
+    }
     tokenizer.save(folder).map_err(|e| e.to_string())
 }
 
 /// Everything beside the model folder that training goes on from.
-pub fn trainer_state(policy: &Model, state: &TrainState) -> TrainerState {
+pub fn trainer_state<'a>(policy: &'a Model, state: &TrainState) -> StateToSave<'a> {
     let optimiser = policy.optimiser();
-    let mut buffers = vec![("m".to_string(), optimiser.m.data.clone()), ("v".to_string(), optimiser.v.data.clone())];
-    buffers.extend(policy.reference().map(|params| ("reference".to_string(), params.data.clone())));
-    TrainerState { value: json!({"optimiser_steps": optimiser.steps, "train": state}), buffers }
+    let mut value = json!({"optimiser_steps": optimiser.steps, "train": state});
+    let mut buffers: Vec<(&str, &[f32])> = vec![("m", &optimiser.m.data), ("v", &optimiser.v.data)];
+    buffers.extend(policy.reference().map(|params| ("reference", params.data.as_slice())));
+    if let Some((params, optimiser)) = policy.value_model() {
+        value["value_optimiser_steps"] = json!(optimiser.steps);
+        buffers.push(("value_model", &params.data));
+        buffers.push(("value_model.m", &optimiser.m.data));
+        buffers.push(("value_model.v", &optimiser.v.data));
+    }
+    StateToSave { value, buffers }
 }
 
 /// The policy and the trainer's state of a checkpoint.
-pub fn restore(config: &Config, saved: &Saved) -> Result<(Opened, TrainState), Failure> {
+pub fn restore(config: &Config, mut saved: Saved) -> Result<(Opened, TrainState), Failure> {
     let broken = |why: &str| Failure::Run(format!("{}: {why}", saved.path.display()));
-    let mut opened = load_folder(&saved.path, config)?;
+    let mut opened = assemble(config, &config.optim, read_folder(&saved.path)?)?;
     let policy = &mut opened.policy;
-    let table = Arc::new(Table::new(policy.config()));
-    let params = |name: &str| {
-        let data = saved.state.buffer(name, table.len())?;
-        Some(Params { table: table.clone(), data: data.to_vec() })
+    let mut optimiser = |m: &str, v: &str, steps: &str, table: &Arc<Table>| {
+        let params = |data: Vec<f32>| Params { table: table.clone(), data };
+        let m = saved.state.take(m, table.len()).map(params);
+        let v = saved.state.take(v, table.len()).map(params);
+        let steps = saved.state.value[steps].as_u64().ok_or_else(|| broken("trainer.state has no count of steps"))?;
+        let (m, v) = m.zip(v).ok_or_else(|| broken("trainer.state belongs to a model of another shape"))?;
+        Ok::<AdamW, Failure>(AdamW { settings: adamw(&config.optim), m, v, steps })
     };
-    let moments = params("m").zip(params("v"));
-    let (m, v) = moments.ok_or_else(|| broken("trainer.state belongs to a model of another shape"))?;
-    let steps = saved.state.value["optimiser_steps"].as_u64();
-    let steps = steps.ok_or_else(|| broken("trainer.state has no optimiser_steps"))?;
+    let own = optimiser("m", "v", "optimiser_steps", &policy.trained().table)?;
+    let value_table = policy.value_model().map(|(params, _)| params.table.clone());
+    let of_value = match &value_table {
+        Some(table) => Some(optimiser("value_model.m", "value_model.v", "value_optimiser_steps", table)?),
+        None => None,
+    };
+    let table = policy.params().table.clone();
+    let reference = saved.state.take("reference", table.len()).map(|data| Params { table, data });
+    policy.restore(own, reference);
+    if let Some((table, optimiser)) = value_table.zip(of_value) {
+        let data = saved.state.take("value_model", table.len());
+        let data = data.ok_or_else(|| broken("trainer.state lacks the value model's weights"))?;
+        policy.restore_value_model(Params { table, data }, optimiser);
+    }
     let state: TrainState = serde_json::from_value(saved.state.value["train"].clone())
         .map_err(|e| broken(&format!("trainer.state cannot be read: {e}")))?;
-    let optimiser = AdamW { settings: adamw(&config.optim), m, v, steps };
-    let weights = policy.params().clone();
-    policy.restore(weights, optimiser, params("reference"));
-    if config.update.loss.kl.coef != 0.0 && policy.reference().is_none() {
+    if config.update.loss.kl.coef != 0.0 && !policy.has_reference() {
         return Err(broken("update.loss.kl.coef needs the reference, which this checkpoint lacks"));
     }
     Ok((opened, state))

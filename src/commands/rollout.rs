@@ -18,7 +18,7 @@ use std::time::Instant;
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let config = what.load(common)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer } = open::open(&config)?;
+    let Opened { mut policy, tokenizer, .. } = open::open(&config)?;
     let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
     let mut envs = EnvManager::new(&config.env.train, &config.envs, Mode::Train)?;
     let name = format!("{}-rollout", config.run.name);

@@ -25,14 +25,15 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let started = Instant::now();
     let (config, resumed) = if common.resume { find_run(common, what)? } else { (what.load(common)?, None) };
     open::check_device(&config)?;
-    let (opened, state) = match &resumed {
-        Some((_, saved)) => {
+    let (opened, state, resumed) = match resumed {
+        Some((run, saved)) => {
+            let step = saved.step;
             let (opened, state) = open::restore(&config, saved)?;
-            (opened, Some(state))
+            (opened, Some(state), Some((run, step)))
         }
-        None => (open::open(&config)?, None),
+        None => (open::open(&config)?, None, None),
     };
-    let Opened { mut policy, tokenizer } = opened;
+    let Opened { mut policy, tokenizer, base } = opened;
     let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
     let mut trainer = Trainer::new(config.clone(), context)?;
     if let Some(state) = state {
@@ -41,8 +42,8 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     // Nothing is written before everything fits together.
     let text = settings::to_toml(&config);
     let run = match resumed {
-        Some((run, saved)) => {
-            run.rewind(saved.step)?;
+        Some((run, step)) => {
+            run.rewind(step)?;
             run.write_config(&text)?;
             run
         }
@@ -54,7 +55,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         progress
             .doing(&format!("validating on {} levels", thousands(config.env.val.groups * config.env.val.group_size)));
     }
-    let mut recorder = Recorder { run, config: &config, tokenizer, progress, interrupted: interruption() };
+    let mut recorder = Recorder { run, config: &config, tokenizer, base, progress, interrupted: interruption() };
     let done = trainer.run(&mut policy, &mut recorder);
     recorder.progress.finish();
     let summary = done?;
@@ -136,6 +137,7 @@ struct Recorder<'a> {
     run: RunDir,
     config: &'a Config,
     tokenizer: Arc<Tokenizer>,
+    base: String,
     progress: Progress,
     interrupted: Arc<AtomicBool>,
 }
@@ -189,7 +191,7 @@ impl Journal<Model> for Recorder<'_> {
     fn checkpoint(&mut self, step: u64, policy: &Model, state: &TrainState) -> Result<(), TrainError> {
         let saved = open::trainer_state(policy, state);
         let keep = self.config.checkpoint.keep;
-        let write = |folder: &std::path::Path| open::save_model(folder, policy, &self.tokenizer);
+        let write = |folder: &std::path::Path| open::save_model(folder, policy, &self.tokenizer, &self.base);
         self.run.save(step, keep, &saved, write).map_err(journal)?;
         Ok(())
     }

@@ -27,70 +27,152 @@ struct Sequence {
     pending: Vec<u32>,
 }
 
+/// A transformer and what trains it.
+struct Learner {
+    model: Transformer,
+    gradients: Gradients,
+    optimiser: AdamW,
+    activations: Activations,
+}
+
+impl Learner {
+    fn new(model: Transformer, optimiser: AdamWSettings) -> Self {
+        Learner {
+            gradients: Gradients::zeros(&model),
+            optimiser: AdamW::new(optimiser, model.trained().table.clone()),
+            activations: Activations::default(),
+            model,
+        }
+    }
+
+    fn backward(&mut self, cpu: &Cpu, tree: &TokenTree, targets: &[Target], temperature: f32, seeds: &PerTarget<f32>) {
+        let Learner { model, gradients, activations, .. } = self;
+        model.backward(cpu, tree, activations, targets, temperature, seeds, gradients);
+    }
+
+    /// One optimiser step on the gradients gathered, which are then zeroed.
+    fn update(&mut self, cpu: &Cpu, lr: f64) -> Update {
+        let Learner { model, gradients, optimiser, .. } = self;
+        let step = model.update(cpu, |params| optimiser.step(cpu, params, gradients.total(), lr));
+        gradients.zero();
+        Update { grad_norm: step.grad_norm, skipped: step.skipped }
+    }
+}
+
+/// A value model of its own, beside the policy.
+struct ValueModel {
+    learner: Learner,
+    /// Its learning rate is the policy's times this.
+    lr_factor: f64,
+}
+
 /// A transformer that is sampled, scored and trained.
 pub struct Model {
     cpu: Arc<Cpu>,
-    model: Transformer,
+    policy: Learner,
+    value: Option<ValueModel>,
     reference: Option<Transformer>,
     cache: KvCache,
     sequences: Vec<Option<Sequence>>,
     free: Vec<usize>,
-    gradients: Gradients,
-    optimiser: AdamW,
-    activations: Activations,
     /// Compute the common prefix of neighbouring rows once, forward and backward. Changes gradients by rounding only.
     pub share_prefix: bool,
 }
 
 impl Model {
-    /// A policy from a model's shape and weights.
+    /// A policy from a model's shape and weights, all of which are trained.
     pub fn new(cpu: Arc<Cpu>, config: Config, params: Params, optimiser: AdamWSettings) -> Self {
-        let optimiser = AdamW::new(optimiser, params.table.clone());
         let model = Transformer::new(&cpu, config, params);
+        Model::over(cpu, model, optimiser)
+    }
+
+    /// A policy over a transformer, with or without adapters.
+    pub fn over(cpu: Arc<Cpu>, model: Transformer, optimiser: AdamWSettings) -> Self {
         Model {
             cache: model.new_cache(&cpu),
-            gradients: Gradients::zeros(&model),
-            activations: Activations::default(),
+            policy: Learner::new(model, optimiser),
+            value: None,
             sequences: Vec::new(),
             free: Vec::new(),
             reference: None,
             share_prefix: true,
-            optimiser,
-            model,
             cpu,
         }
     }
 
+    /// The same policy with a value model of its own, trained at `lr_factor` times the policy's learning rate.
+    ///
+    /// **Panics** when `model` has no value head or reads another vocabulary.
+    pub fn with_value_model(mut self, model: Transformer, lr_factor: f64) -> Self {
+        assert!(model.config.value_head && model.config.vocab == self.config().vocab, "a value model gives values");
+        let learner = Learner::new(model, self.policy.optimiser.settings);
+        self.value = Some(ValueModel { learner, lr_factor });
+        self
+    }
+
+    /// Whether blocks are computed again in the backward instead of kept; the bits are the same.
+    pub fn set_recompute(&mut self, recompute: bool) {
+        self.policy.activations.recompute = recompute;
+        self.value.iter_mut().for_each(|value| value.learner.activations.recompute = recompute);
+    }
+
     /// The model's shape.
     pub fn config(&self) -> &Config {
-        &self.model.config
+        &self.policy.model.config
     }
 
-    /// The weights.
+    /// The transformer.
+    pub fn model(&self) -> &Transformer {
+        &self.policy.model
+    }
+
+    /// The weights; with adapters, the frozen ones.
     pub fn params(&self) -> &Params {
-        self.model.params()
+        self.policy.model.params()
     }
 
-    /// The gradients gathered since the last update, over the parameter table.
+    /// What is trained: the adapters if there are any, else the weights.
+    pub fn trained(&self) -> &Params {
+        self.policy.model.trained()
+    }
+
+    /// The gradients gathered since the last update, over the table of what is trained.
     pub fn gradients(&mut self) -> &[f32] {
-        &self.gradients.total().data
+        &self.policy.gradients.total().data
     }
 
     /// The optimiser, its moments and its count of steps.
     pub fn optimiser(&self) -> &AdamW {
-        &self.optimiser
+        &self.policy.optimiser
     }
 
-    /// The weights of the frozen reference, if there is one.
+    /// The weights of the frozen reference, if there are any of its own.
     pub fn reference(&self) -> Option<&Params> {
         self.reference.as_ref().map(Transformer::params)
     }
 
-    /// Takes up weights, optimiser and reference where a checkpoint left them.
-    pub fn restore(&mut self, params: Params, optimiser: AdamW, reference: Option<Params>) {
-        self.optimiser = optimiser;
-        self.reference = reference.map(|params| Transformer::new(&self.cpu, self.model.config.clone(), params));
-        self.model.update(&self.cpu, |own| *own = params);
+    /// Whether rows can be scored under a reference: a frozen copy, or the base below the adapters.
+    pub fn has_reference(&self) -> bool {
+        self.reference.is_some() || self.policy.model.lora().is_some()
+    }
+
+    /// The value model's weights and optimiser, if it has one of its own.
+    pub fn value_model(&self) -> Option<(&Params, &AdamW)> {
+        self.value.as_ref().map(|value| (value.learner.model.params(), &value.learner.optimiser))
+    }
+
+    /// Takes up the optimiser and the reference where a checkpoint left them.
+    pub fn restore(&mut self, optimiser: AdamW, reference: Option<Params>) {
+        self.policy.optimiser = optimiser;
+        self.reference = reference.map(|params| Transformer::new(&self.cpu, self.policy.model.config.clone(), params));
+    }
+
+    /// Takes up the value model's weights and optimiser where a checkpoint left them; nothing without a value model.
+    pub fn restore_value_model(&mut self, params: Params, optimiser: AdamW) {
+        if let Some(value) = &mut self.value {
+            value.learner.optimiser = optimiser;
+            value.learner.model.update(&self.cpu, |own| *own = params);
+        }
     }
 
     /// Bytes that the KV cache has needed so far.
@@ -104,11 +186,11 @@ impl Model {
     }
 
     fn check_ids(&self, ids: &[u32]) -> Result<(), PolicyError> {
-        match ids.iter().find(|&&id| id as usize >= self.model.config.vocab) {
+        match ids.iter().find(|&&id| id as usize >= self.policy.model.config.vocab) {
             None => Ok(()),
             Some(id) => Err(PolicyError::Invalid(format!(
                 "token {id} is outside the model's vocabulary of {}: tokenizer and model do not belong together",
-                self.model.config.vocab
+                self.policy.model.config.vocab
             ))),
         }
     }
@@ -131,7 +213,7 @@ impl Model {
         }
         let appends: Vec<Append<'_>> =
             firsts.iter().map(|&f| Append { id: tokens[f].0, tokens: &tokens[f].1 }).collect();
-        self.model.extend(&self.cpu, &mut self.cache, &appends, logits);
+        self.policy.model.extend(&self.cpu, &mut self.cache, &appends, logits);
         for (i, &row) in rows.iter().enumerate() {
             if firsts[row] != i {
                 self.cache.share(tokens[i].0, tokens[firsts[row]].0);
@@ -145,7 +227,7 @@ impl Model {
         thread_local! {
             static SCRATCH: RefCell<Scratch> = RefCell::default();
         }
-        let vocab = self.model.config.vocab;
+        let vocab = self.policy.model.config.vocab;
         let outcomes: Vec<Mutex<Option<Result<Outcome, SampleError>>>> =
             draws.iter().map(|_| Mutex::new(None)).collect();
         self.cpu.pool.split(draws.len(), 8, 1, &|range| {
@@ -230,11 +312,11 @@ fn values(of: PerTarget<f32>) -> TokenValues {
 
 impl Policy for Model {
     fn max_positions(&self) -> usize {
-        self.model.config.max_positions
+        self.policy.model.config.max_positions
     }
 
     fn has_value(&self) -> bool {
-        self.model.config.value_head
+        self.config().value_head || self.value.is_some()
     }
 
     fn open(&mut self) -> SequenceId {
@@ -333,7 +415,7 @@ impl Policy for Model {
             rows = (0..active.len()).collect();
             if !active.is_empty() {
                 let appends: Vec<Append<'_>> = appends.iter().map(|(id, t)| Append { id: *id, tokens: t }).collect();
-                self.model.extend(&self.cpu, &mut self.cache, &appends, &mut logits);
+                self.policy.model.extend(&self.cpu, &mut self.cache, &appends, &mut logits);
             }
         }
         Ok(responses)
@@ -341,16 +423,32 @@ impl Policy for Model {
 
     fn score(&mut self, weights: Weights, rows: &[Row<'_>], temperature: f32) -> Result<TokenValues, PolicyError> {
         let (tree, targets) = self.pack(rows)?;
-        let model = match weights {
-            Weights::Policy => &self.model,
-            Weights::Reference => self.reference.as_ref().ok_or(PolicyError::Missing("reference"))?,
+        let cpu = &self.cpu;
+        let Learner { model, activations, .. } = &mut self.policy;
+        let mut of = |model: &Transformer| {
+            model.forward(cpu, &tree, activations, false);
+            values(model.values(cpu, activations, &targets, temperature))
         };
-        model.forward(&self.cpu, &tree, &mut self.activations, false);
-        Ok(values(model.values(&self.cpu, &self.activations, &targets, temperature)))
+        let mut found = match (weights, &self.reference) {
+            (Weights::Policy, _) => of(model),
+            (Weights::Reference, Some(reference)) => of(reference),
+            (Weights::Reference, None) if model.lora().is_some() => model.without_adapters(of),
+            (Weights::Reference, None) => return Err(PolicyError::Missing("reference")),
+        };
+        if let (Weights::Policy, Some(value)) = (weights, &mut self.value) {
+            let Learner { model, activations, .. } = &mut value.learner;
+            model.forward(cpu, &tree, activations, false);
+            found.value = model.value_estimates(cpu, activations, &targets);
+        }
+        Ok(found)
     }
 
     fn freeze_reference(&mut self) {
-        self.reference = Some(Transformer::new(&self.cpu, self.model.config.clone(), self.model.params().clone()));
+        // The base below adapters is frozen as it is.
+        if self.policy.model.lora().is_none() {
+            let (config, params) = (self.config().clone(), self.params().clone());
+            self.reference = Some(Transformer::new(&self.cpu, config, params));
+        }
     }
 
     fn accumulate(
@@ -360,21 +458,31 @@ impl Policy for Model {
         objective: &mut dyn FnMut(&TokenValues) -> TokenSeeds,
     ) -> Result<TokenValues, PolicyError> {
         let (tree, targets) = self.pack(rows)?;
-        self.model.forward(&self.cpu, &tree, &mut self.activations, true);
-        let found = values(self.model.values(&self.cpu, &self.activations, &targets, temperature));
+        let cpu = &self.cpu;
+        let Learner { model, activations, .. } = &mut self.policy;
+        model.forward(cpu, &tree, activations, true);
+        let mut found = values(model.values(cpu, activations, &targets, temperature));
+        if let Some(value) = &mut self.value {
+            let Learner { model, activations, .. } = &mut value.learner;
+            model.forward(cpu, &tree, activations, true);
+            found.value = model.value_estimates(cpu, activations, &targets);
+        }
         let TokenSeeds { logp, entropy, value } = objective(&found);
-        let seeds = PerTarget { logp, entropy, value };
-        let gradients = &mut self.gradients;
-        self.model.backward(&self.cpu, &tree, &mut self.activations, &targets, temperature, &seeds, gradients);
+        let mut seeds = PerTarget { logp, entropy, value };
+        if let Some(other) = &mut self.value {
+            let own = PerTarget { value: std::mem::take(&mut seeds.value), ..PerTarget::default() };
+            other.learner.backward(cpu, &tree, &targets, temperature, &own);
+        }
+        self.policy.backward(cpu, &tree, &targets, temperature, &seeds);
         Ok(found)
     }
 
     fn update(&mut self, lr: f64) -> Result<Update, PolicyError> {
-        let (optimiser, gradients) = (&mut self.optimiser, &mut self.gradients);
-        let cpu = &self.cpu;
-        let step = self.model.update(cpu, |params| optimiser.step(cpu, params, gradients.total(), lr));
         // What the cache holds belongs to the old weights; its pages are kept for the next rollout.
-        gradients.zero();
-        Ok(Update { grad_norm: step.grad_norm, skipped: step.skipped })
+        let mut step = self.policy.update(&self.cpu, lr);
+        if let Some(value) = &mut self.value {
+            step.skipped |= value.learner.update(&self.cpu, lr * value.lr_factor).skipped;
+        }
+        Ok(step)
     }
 }

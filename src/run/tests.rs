@@ -7,7 +7,8 @@ fn new_run(dir: &Path) -> RunDir {
 }
 
 fn save(run: &RunDir, step: u64, keep: usize) -> PathBuf {
-    let state = TrainerState { value: json!({"step": step}), buffers: vec![("m".into(), vec![step as f32, 2.0])] };
+    let m = [step as f32, 2.0];
+    let state = StateToSave { value: json!({"step": step}), buffers: vec![("m", &m)] };
     run.save(step, keep, &state, |dir| fs::write(dir.join("model.safetensors"), vec![step as u8; 100])).unwrap()
 }
 
@@ -81,7 +82,7 @@ fn a_failed_save_leaves_the_older_checkpoint_and_opening_clears_the_rest() {
     let dir = tempfile::tempdir().unwrap();
     let run = new_run(dir.path());
     save(&run, 5, 1);
-    let error = run.save(10, 1, &TrainerState::default(), |dir| {
+    let error = run.save(10, 1, &StateToSave::default(), |dir| {
         fs::write(dir.join("half"), "x").unwrap();
         Err("the disk is full")
     });
@@ -129,7 +130,7 @@ fn saving_a_step_again_replaces_it() {
     let dir = tempfile::tempdir().unwrap();
     let run = new_run(dir.path());
     save(&run, 5, 0);
-    run.save(5, 0, &TrainerState::default(), |_| Ok::<(), Infallible>(())).unwrap();
+    run.save(5, 0, &StateToSave::default(), |_| Ok::<(), Infallible>(())).unwrap();
     assert_eq!(run.newest_checkpoint().unwrap().state, TrainerState::default());
     assert_eq!(entries(&run.checkpoints()).unwrap().len(), 1);
 }

@@ -5,6 +5,7 @@ use crate::config::{Config, ContextMode, EnvSet};
 use crate::estimator::Estimator;
 use crate::filter::{Metric, Strategy};
 use ragen_envs::EnvError;
+use ragen_models::lora;
 
 /// Everything that cannot work together, by key.
 pub(super) fn check(config: &Config) -> Vec<Problem> {
@@ -13,6 +14,7 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     env_set(&mut found, config, "env.val", &config.env.val);
     envs(&mut found, config);
     model(&mut found, config);
+    values_and_adapters(&mut found, config);
     rollout(&mut found, config);
     update(&mut found, config);
     run_name(&mut found, &config.run.name);
@@ -111,6 +113,26 @@ fn model(found: &mut Found, config: &Config) {
     if !model.n_heads.is_multiple_of(model.n_kv_heads) {
         let text = format!("{} does not divide model.n_heads, which is {}", model.n_kv_heads, model.n_heads);
         found.add("model.n_kv_heads", text);
+    }
+}
+
+fn values_and_adapters(found: &mut Found, config: &Config) {
+    let model = &config.model;
+    if model.value_model && model.value_head {
+        found.add("model.value_model", "model.value_head is on too: values come from one of the two");
+    }
+    if model.value_model && config.algorithm.estimator != Estimator::Gae {
+        found.add("model.value_model", "is on, but only algorithm.estimator = \"gae\" reads values");
+    }
+    let known = lora::Module::ALL.map(|module| module.name());
+    for name in model.lora.targets.iter().filter(|name| !known.contains(&name.as_str())) {
+        found.add("model.lora.targets", format!("there is no layer {name:?}; there are {}", known.join(", ")));
+    }
+    if model.lora.rank > 0 && model.lora.targets.is_empty() {
+        found.add("model.lora.targets", "names no layer, but model.lora.rank is above 0");
+    }
+    if model.lora.rank > 0 && model.path.is_empty() {
+        found.add("model.lora.rank", "is above 0, but adapters add to a model that is kept: set model.path");
     }
 }
 

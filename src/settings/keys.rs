@@ -84,6 +84,11 @@ pub const KEYS: &[Key] = &[
     key("model.qkv_bias", Flag, "", "Biases on q, k and v.", ""),
     key("model.qk_norm", Flag, "", "RMSNorm of every head's q and k.", ""),
     key("model.value_head", Flag, "", "A value head, also on a loaded model that has none.", ""),
+    key("model.value_model", Flag, "", "A value model of its own, starting from the same weights, instead of a head on the policy.", "critic.model.path"),
+    key("model.value_lr_factor", Number(0.0, 1e6), "", "The value model's learning rate, in units of `optim.lr`.", "critic.optim.lr"),
+    key("model.lora.rank", Whole(0, 1 << 16), "", "Rank of low-rank adapters, which are trained instead of the weights; 0 is off.", "lora.rank"),
+    key("model.lora.alpha", Number(-INF, INF), "", "An adapter's product is scaled by alpha / rank.", "lora.alpha"),
+    key("model.lora.targets", Texts, "", "The linear layers that have an adapter: `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`.", "lora.target_modules"),
 
     key("env.train.tags", Texts, "", "The environments trained on, each a key of `[envs]`.", "es_manager.train.env_configs.tags"),
     key("env.train.groups", Whole(1, 1 << 16), "", "Groups in all.", "es_manager.train.env_groups"),

@@ -375,6 +375,18 @@ impl Transformer {
         values
     }
 
+    /// The value of every target alone, without logits; all zeros without a value head.
+    pub fn value_estimates(&self, cpu: &Cpu, acts: &Activations, targets: &[Target]) -> Vec<f32> {
+        let mut values = vec![0.0; targets.len()];
+        let mut hidden = HeadRows::default();
+        let chunk = self.head_rows();
+        for (c, targets) in targets.chunks(chunk).enumerate() {
+            self.final_hidden(cpu, acts, targets, &mut hidden);
+            self.value_rows(cpu, &hidden.normed, &mut values, c * chunk, targets.len());
+        }
+        values
+    }
+
     /// value = w · h + b of `rows` hidden states.
     fn value_rows(&self, cpu: &Cpu, normed: &[f32], values: &mut [f32], start: usize, rows: usize) {
         if let Some((w, b)) = &self.value_head {
