@@ -2,6 +2,7 @@
 //!
 //! The checks are functions of an [`Engine`] or a [`TokenHead`], so that the twin and the fast path pass the very same ones.
 
+#[allow(dead_code)] // Other tests use the rest of it.
 mod golden_data;
 
 use golden_data::*;
