@@ -1,5 +1,6 @@
-//! GGUF files against the numbers of gguf-py and PyTorch: blocks bit for bit, weights, logits, tokenizers.
+//! GGUF files against the numbers of gguf-py and PyTorch: blocks bit for bit, weights, logits.
 
+mod assets;
 #[allow(dead_code)] // Other tests use the rest of it.
 mod golden_data;
 
@@ -8,7 +9,6 @@ use ragen_models::config::Config;
 use ragen_models::device::Cpu;
 use ragen_models::gguf::{self, blocks::TensorType};
 use ragen_models::token_tree::TokenTree;
-use ragen_models::tokenizer::Tokenizer;
 use ragen_models::transformer::{Activations, Transformer};
 use serde::Deserialize;
 use serde_json::Value;
@@ -85,60 +85,8 @@ fn golden_gguf_models() {
         let gguf::container::Value::Text(at) = pre else { panic!("{pre:?}") };
         let bytes = std::fs::read(dir.join("model.gguf")).unwrap();
         assert_eq!(&bytes[at.clone()], golden.pre_tokenizer_name.as_bytes());
-        check_tokenizer(&file, &golden.tokenizer);
+        // Its text is checked with the other tokenizers.
     }
-}
-
-/// What the tests of a tokenizer alone use of its golden file; the conversations have a test of their own.
-#[derive(Deserialize)]
-struct TokenizerCases {
-    bos_token: Option<String>,
-    eos_token: Option<String>,
-    bos_prefix_ids: Vec<u32>,
-    chat_template: String,
-    encode: Vec<Encode>,
-    decode: Vec<Decode>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Encode {
-    text: String,
-    ids: Vec<u32>,
-    ids_plain: Option<Vec<u32>>,
-    decoded: String,
-    decoded_without_special: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Decode {
-    ids: Vec<u32>,
-    decoded: String,
-}
-
-/// The tokenizer in the metadata against the numbers of Hugging Face's.
-fn check_tokenizer(file: &gguf::Gguf, name: &str) {
-    let golden: TokenizerCases = read_json(&golden(&format!("tokenizers/{name}.json")));
-    let tokenizer = Tokenizer::from_json(file.tokenizer_json().unwrap()).unwrap();
-    assert!(golden.encode.len() > 40 && golden.decode.len() > 10, "{name}: where are the cases?");
-    for case in &golden.encode {
-        assert_eq!(tokenizer.encode(&case.text), case.ids, "{name}: {:?}", case.text);
-        let plain = case.ids_plain.as_ref().unwrap_or(&case.ids);
-        assert_eq!(tokenizer.encode_plain(&case.text), *plain, "{name}, plain: {:?}", case.text);
-        assert_eq!(tokenizer.decode(&case.ids), case.decoded, "{name}: decoded {:?}", case.text);
-        let ordinary: Vec<u32> = case.ids.iter().copied().filter(|&id| !tokenizer.is_special(id)).collect();
-        let wanted = case.decoded_without_special.as_ref().unwrap_or(&case.decoded);
-        assert_eq!(tokenizer.decode(&ordinary), *wanted, "{name}: decoded without special tokens {:?}", case.text);
-    }
-    for case in &golden.decode {
-        assert_eq!(tokenizer.decode(&case.ids), case.decoded, "{name}: {:?}", case.ids);
-    }
-    let token = |id: Option<u32>| id.and_then(|id| file.token(id)).map(String::from);
-    assert_eq!(token(file.bos().unwrap()), golden.bos_token, "{name}");
-    assert_eq!(token(file.eos().unwrap()), golden.eos_token, "{name}");
-    assert_eq!(file.add_bos().unwrap(), !golden.bos_prefix_ids.is_empty(), "{name}");
-    assert_eq!(file.chat_template().unwrap(), Some(golden.chat_template.as_str()), "{name}");
 }
 
 #[derive(Deserialize)]
@@ -225,7 +173,7 @@ fn golden_gguf_blocks() {
 
 #[test]
 fn golden_gguf_smollm2_file() {
-    let Some(path) = asset(SMOLLM2) else { return };
+    let Some(path) = assets::find(assets::SMOLLM2) else { return };
     let golden: Blocks = read_json(&golden("smollm2/gguf.json"));
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!(golden.source["bytes"], bytes.len());
@@ -253,5 +201,4 @@ fn golden_gguf_smollm2_file() {
         assert_eq!(x[..wanted.first.len()], wanted.first, "{name}");
         assert_eq!(x[x.len() - wanted.last.len()..], wanted.last, "{name}");
     }
-    check_tokenizer(&file, "smollm2");
 }

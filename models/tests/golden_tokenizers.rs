@@ -9,6 +9,7 @@ mod golden_data;
 
 use golden_data::*;
 use ragen_models::chat_template::{Assistant, Chat, Message};
+use ragen_models::gguf;
 use ragen_models::tokenizer::Tokenizer;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -184,11 +185,9 @@ fn check_folder(name: &str, dir: &Path) {
 /// Every file of the folder has a test here.
 #[test]
 fn golden_tokenizers_are_all_checked() {
-    let checked = ["llama3_1", "qwen3", "tiny_gpt2", "tiny_llama3", "tiny_qwen"];
-    let pending = pending();
+    let checked = ["llama3_1", "qwen3", "smollm2", "tiny_gpt2", "tiny_llama3", "tiny_qwen"];
     for file in names_in("tokenizers") {
-        let is_pending = pending.contains(&format!("golden/tokenizers/{file}"));
-        assert!(is_pending || checked.contains(&file.trim_end_matches(".json")), "{file}");
+        assert!(checked.contains(&file.trim_end_matches(".json")), "{file}");
     }
 }
 
@@ -217,4 +216,31 @@ fn golden_qwen3() {
 fn golden_llama3_1() {
     let Some(file) = assets::find("llama3_1/tokenizer.json") else { return };
     check_folder("llama3_1", file.parent().unwrap());
+}
+
+/// The tokenizer in the metadata of a GGUF file, by way of the files that are made of it.
+fn check_gguf(name: &str, path: &Path) {
+    let file = gguf::open(path).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tokenizer.json"), file.tokenizer_json().unwrap()).unwrap();
+    std::fs::write(dir.path().join("tokenizer_config.json"), file.tokenizer_config_json().unwrap()).unwrap();
+    check_folder(name, dir.path());
+    let golden = read(name);
+    let token = |id: Option<u32>| id.and_then(|id| file.token(id)).map(String::from);
+    assert_eq!((token(file.bos().unwrap()), token(file.eos().unwrap())), (golden.bos_token, Some(golden.eos_token)));
+    assert_eq!(file.add_bos().unwrap(), !golden.bos_prefix_ids.is_empty(), "{name}");
+    assert_eq!(file.chat_template().unwrap(), Some(golden.chat_template.as_str()), "{name}");
+}
+
+#[test]
+fn golden_tiny_tokenizers_in_gguf() {
+    for (model, name) in [("llama_q4_1", "tiny_gpt2"), ("qwen2_f16", "tiny_qwen")] {
+        check_gguf(name, &golden(&format!("gguf_models/{model}/model.gguf")));
+    }
+}
+
+#[test]
+fn golden_smollm2() {
+    let Some(path) = assets::find(assets::SMOLLM2) else { return };
+    check_gguf("smollm2", &path);
 }

@@ -2,6 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+/// SmolLM2-135M-Instruct, quantised.
+#[allow(dead_code)] // Not every test needs it.
+pub const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+
 /// An asset below `RAGEN_ASSETS`, else below `<workspace>/assets`; `None` if it is not there, which is said.
 ///
 /// **Panics** if it is not there and `RAGEN_REQUIRE_ASSETS=1`.
@@ -13,6 +17,6 @@ pub fn find(name: &str) -> Option<PathBuf> {
         return Some(path);
     }
     assert!(std::env::var_os("RAGEN_REQUIRE_ASSETS").is_none_or(|v| v != "1"), "{} is required", path.display());
-    println!("skipped: there is no {}", path.display());
+    println!("skipped: there is no {}; scripts/fetch-assets.sh fetches it", path.display());
     None
 }

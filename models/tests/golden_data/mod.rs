@@ -34,24 +34,6 @@ pub fn pending() -> Vec<String> {
     text.lines().filter_map(|line| line.split_whitespace().next()).map(String::from).collect()
 }
 
-/// The file of SmolLM2-135M-Instruct among the assets.
-pub const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-
-/// A downloaded file (scripts/fetch-assets.sh) below `RAGEN_ASSETS`, else the repository's assets/.
-///
-/// Where it is missing the test says that it is skipped; with `RAGEN_REQUIRE_ASSETS=1` that is a failure.
-pub fn asset(name: &str) -> Option<PathBuf> {
-    let assets = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets");
-    let path = std::env::var_os("RAGEN_ASSETS").map_or_else(assets, PathBuf::from).join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    let required = std::env::var_os("RAGEN_REQUIRE_ASSETS").is_some_and(|value| value == "1");
-    assert!(!required, "{} is missing; scripts/fetch-assets.sh fetches it", path.display());
-    println!("skipped: {} is missing; scripts/fetch-assets.sh fetches it", path.display());
-    None
-}
-
 /// Reads JSON into a type that names every key.
 pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
