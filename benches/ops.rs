@@ -3,6 +3,7 @@
 //!     cargo bench --bench ops
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use ragen_models::config::Rope;
 use ragen_models::device::Cpu;
 use ragen_models::ops::attention::{Heads, attention_bwd, attention_fwd};
 use ragen_models::ops::head::{RowSeeds, row_bwd, row_stats};
@@ -43,7 +44,7 @@ fn ops(c: &mut Criterion) {
     let heads = Heads { n_heads: 4, n_kv_heads: 4, head_dim: 32 };
     let tree = TokenTree::from_rows(&vec![vec![0u32; 256]; ROWS / 256]);
     let mut qkv = random(6, ROWS * heads.row());
-    let table = RopeTable::new(10_000.0, 32, 256);
+    let table = RopeTable::new(&Rope::plain(10_000.0), 32, 256, 256);
     let positions = tree.positions();
     group.bench_function("rope", |b| {
         b.iter(|| rope(&cpu, &mut qkv, heads.row(), 0, heads.n_heads, &positions, &table, 1.0, false));

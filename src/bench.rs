@@ -3,6 +3,7 @@
 //! Every figure is the median of runs that alternate with what it is compared with, since machines are noisy. With the feature
 //! `peers` the crate `gemm` runs beside our own product.
 
+use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
 use ragen_models::kv_cache::CacheId;
 use ragen_models::ops::gemm::{Left, Packed, Right, gemm};
@@ -19,6 +20,7 @@ use std::time::Instant;
 /// The shape of a small model: 4 layers, width 128, vocabulary 512.
 pub fn small() -> Config {
     Config {
+        family: Family::Llama,
         vocab: 512,
         d_model: 128,
         n_layers: 4,
@@ -26,7 +28,8 @@ pub fn small() -> Config {
         n_kv_heads: 4,
         head_dim: 32,
         d_ff: 512,
-        rope_theta: 10_000.0,
+        rope: Rope::plain(10_000.0),
+        sliding_window: None,
         norm_eps: 1e-6,
         tied_embeddings: false,
         qkv_bias: false,

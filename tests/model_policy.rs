@@ -10,6 +10,7 @@ use ragen::policy::{Policy, Row, TokenSeeds, Weights};
 use ragen::settings;
 use ragen::train::Trainer;
 use ragen::trajectory::{Provenance, Trajectory};
+use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
 use ragen_models::optim::AdamWSettings;
 use ragen_models::random::Key;
@@ -30,6 +31,7 @@ fn small() -> Config {
 
 fn model(config: &Config, isa: Isa, threads: usize) -> Model {
     let shape = Shape {
+        family: Family::Qwen3,
         vocab: Tokenizer::tiny().vocab(),
         d_model: 24,
         n_layers: 2,
@@ -37,7 +39,8 @@ fn model(config: &Config, isa: Isa, threads: usize) -> Model {
         n_kv_heads: 1,
         head_dim: 8,
         d_ff: 40,
-        rope_theta: 500.0,
+        rope: Rope::plain(500.0),
+        sliding_window: None,
         norm_eps: 1e-6,
         tied_embeddings: false,
         qkv_bias: true,

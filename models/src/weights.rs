@@ -162,7 +162,13 @@ impl Checkpoint {
 pub fn load(dir: &Path) -> Result<Checkpoint, WeightsError> {
     let path = dir.join(CONFIG);
     let text = std::fs::read_to_string(&path).map_err(|source| WeightsError::Read { path: path.clone(), source })?;
-    let mut config = Config::from_hf_json(&text).map_err(|source| WeightsError::Config { path, source })?;
+    let mut config =
+        Config::from_hf_json(&text).map_err(|source| WeightsError::Config { path: path.clone(), source })?;
+    if let Some(window) = &config.sliding_window {
+        let (key, value) = ("sliding_window".into(), window.size.to_string());
+        let source = ConfigError::Unsupported { key, value, supported: "only full attention is".into() };
+        return Err(WeightsError::Config { path, source });
+    }
     let files = files_of(dir)?.into_iter().map(MappedFile::open).collect::<Result<Vec<_>, _>>()?;
     config.value_head |= files.iter().any(|file| file.metadata.info("value_head.weight").is_some());
 
@@ -333,10 +339,12 @@ fn header(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Family, Rope};
     use crate::random::Key;
 
     fn small(tied_embeddings: bool, value_head: bool) -> Checkpoint {
         let config = Config {
+            family: Family::Qwen2,
             vocab: 12,
             d_model: 8,
             n_layers: 2,
@@ -344,7 +352,8 @@ mod tests {
             n_kv_heads: 1,
             head_dim: 4,
             d_ff: 6,
-            rope_theta: 500.0,
+            rope: Rope::plain(500.0),
+            sliding_window: None,
             norm_eps: 1e-5,
             tied_embeddings,
             qkv_bias: true,

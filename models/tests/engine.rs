@@ -1,6 +1,7 @@
 //! The fast engine against its f64 twin, and against itself: alone, batched, packed, prefix-shared, cached, on every
 //! instruction path and with one or more threads.
 
+use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
 use ragen_models::kv_cache::CacheId;
 use ragen_models::ops::head::{PerTarget, Target, row_stats};
@@ -13,6 +14,7 @@ use ragen_models::twin;
 
 fn config(kind: usize) -> Config {
     Config {
+        family: [Family::Qwen2, Family::Qwen3, Family::Llama][kind],
         vocab: 83,
         d_model: 40,
         n_layers: 2,
@@ -20,7 +22,8 @@ fn config(kind: usize) -> Config {
         n_kv_heads: [2, 1, 2][kind],
         head_dim: [10, 24, 32][kind],
         d_ff: 72,
-        rope_theta: 500.0,
+        rope: Rope::plain(500.0),
+        sliding_window: None,
         norm_eps: 1e-5,
         tied_embeddings: kind == 1,
         qkv_bias: kind == 0,

@@ -2,6 +2,7 @@
 //!
 //! Each check also starts from gradients that are not zero, so that a backward which overwrites instead of adding fails.
 
+use ragen_models::config::{Family, Rope, RopeScaling, Yarn};
 use ragen_models::params::Table;
 use ragen_models::random::Key;
 use ragen_models::token_tree::TokenTree;
@@ -133,15 +134,39 @@ fn rms_norm() {
     }
 }
 
+/// One of each kind, for heads of width 6 and an original context of 8 positions.
+fn scalings() -> Vec<RopeScaling> {
+    let yarn = Yarn {
+        factor: 4.0,
+        original_max_positions: 8,
+        beta_fast: 1.0,
+        beta_slow: 0.1,
+        attention_factor: None,
+        mscale: None,
+        mscale_all_dim: None,
+        truncate: false,
+    };
+    vec![
+        RopeScaling::Default,
+        RopeScaling::Linear { factor: 2.5 },
+        RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 0.2, high_freq_factor: 1.0, original_max_positions: 8 },
+        RopeScaling::Yarn(yarn),
+        RopeScaling::Dynamic { factor: 2.0 },
+    ]
+}
+
 #[test]
 fn rope() {
     let positions = [0, 7, 3];
-    check(
-        "rope",
-        &[("x", normals(7, 3 * 2 * 6))],
-        |x| rope_fwd(x[0], &positions, 6, 500.0),
-        |_, dy, g| rope_bwd(dy, &positions, 6, 500.0, g[0]),
-    );
+    for scaling in scalings() {
+        let rotation = Rotation::new(&Rope { theta: 500.0, scaling }, 6, 8, 24);
+        check(
+            "rope",
+            &[("x", normals(7, 3 * 2 * 6))],
+            |x| rope_fwd(x[0], &positions, &rotation),
+            |_, dy, g| rope_bwd(dy, &positions, &rotation, g[0]),
+        );
+    }
 }
 
 #[test]
@@ -204,6 +229,7 @@ fn token_logp_and_entropy() {
 #[test]
 fn two_layer_model() {
     let base = Config {
+        family: Family::Llama,
         vocab: 11,
         d_model: 6,
         n_layers: 2,
@@ -211,7 +237,8 @@ fn two_layer_model() {
         n_kv_heads: 2,
         head_dim: 4,
         d_ff: 5,
-        rope_theta: 100.0,
+        rope: Rope::plain(100.0),
+        sliding_window: None,
         norm_eps: 1e-2,
         tied_embeddings: false,
         qkv_bias: false,
@@ -275,6 +302,7 @@ fn two_layer_model() {
 #[test]
 fn a_shared_prefix_gives_what_its_rows_give_alone() {
     let config = Config {
+        family: Family::Llama,
         vocab: 11,
         d_model: 8,
         n_layers: 2,
@@ -282,7 +310,8 @@ fn a_shared_prefix_gives_what_its_rows_give_alone() {
         n_kv_heads: 2,
         head_dim: 2,
         d_ff: 12,
-        rope_theta: 1e4,
+        rope: Rope::plain(1e4),
+        sliding_window: None,
         norm_eps: 1e-5,
         tied_embeddings: true,
         qkv_bias: false,

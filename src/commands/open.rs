@@ -6,6 +6,7 @@ use ragen::estimator::Estimator;
 use ragen::policy::model::Model;
 use ragen::run::{self, RunDir, Saved, StateToSave};
 use ragen::train::TrainState;
+use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
 use ragen_models::lora::Lora;
 use ragen_models::optim::{AdamW, AdamWSettings};
@@ -79,6 +80,7 @@ pub fn fresh(config: &Config, optim: &Optim) -> Result<Opened, Failure> {
 pub fn fresh_shape(config: &Config, tokenizer: &Tokenizer) -> Result<Shape, Failure> {
     let model = &config.model;
     let shape = Shape {
+        family: Family::of(model.qkv_bias, model.qk_norm),
         vocab: tokenizer.vocab(),
         d_model: model.d_model,
         n_layers: model.n_layers,
@@ -86,7 +88,8 @@ pub fn fresh_shape(config: &Config, tokenizer: &Tokenizer) -> Result<Shape, Fail
         n_kv_heads: model.n_kv_heads,
         head_dim: model.d_model / model.n_heads,
         d_ff: model.d_ff,
-        rope_theta: model.rope_theta,
+        rope: Rope::plain(model.rope_theta),
+        sliding_window: None,
         norm_eps: model.norm_eps,
         tied_embeddings: model.tied_embeddings,
         qkv_bias: model.qkv_bias,

@@ -8,7 +8,7 @@ mod decode;
 mod layer;
 mod projection;
 
-pub use crate::config::{Config, ConfigError, Fault};
+pub use crate::config::{Config, ConfigError, Family, Fault, Rope, RopeScaling, SlidingWindow, Yarn};
 pub use decode::Append;
 
 use crate::device::Cpu;
@@ -113,7 +113,7 @@ impl Gradients {
 }
 
 impl Transformer {
-    /// A model of this shape with these weights, packed.
+    /// A model of this shape with these weights, packed, for its own context of `max_positions`.
     ///
     /// **Panics** when the weights belong to another shape.
     pub fn new(cpu: &Cpu, config: Config, params: Params) -> Self {
@@ -146,7 +146,7 @@ impl Transformer {
             value_head: range(trained, "value_head.weight").zip(range(trained, "value_head.bias")),
             layers: vec![PackedLayer::default(); config.n_layers],
             head: Linear::default(),
-            rope: RopeTable::new(config.rope_theta, config.head_dim, config.max_positions),
+            rope: RopeTable::new(&config.rope, config.head_dim, config.max_positions, config.max_positions),
             workspaces: Mutex::default(),
             params,
             lora,
@@ -213,6 +213,19 @@ impl Transformer {
             }
         }
         params
+    }
+
+    /// The same model for a context of `positions` tokens instead of its own `max_positions`. Going beyond those makes sense with dynamic
+    /// RoPE, whose frequencies follow from it; the other kinds keep theirs, whatever it is.
+    pub fn with_context(mut self, positions: usize) -> Self {
+        let Config { head_dim, max_positions, .. } = self.config;
+        self.rope = RopeTable::new(&self.config.rope, head_dim, max_positions, positions);
+        self
+    }
+
+    /// The longest context, in tokens.
+    pub fn positions(&self) -> usize {
+        self.rope.positions()
     }
 
     /// The weights; with adapters, the frozen ones.
@@ -297,7 +310,7 @@ impl Transformer {
     /// Runs all blocks over the token tree. With `keep`, what [`Transformer::backward`] needs of every layer stays (all of
     /// it, or the inputs to compute it from, as [`Activations::recompute`] says); without, only the last hidden states do.
     ///
-    /// **Panics** on an id outside the vocabulary or a path longer than `max_positions`.
+    /// **Panics** on an id outside the vocabulary or a path longer than [`Transformer::positions`].
     pub fn forward(&self, cpu: &Cpu, tree: &TokenTree, acts: &mut Activations, keep: bool) {
         let d = self.config.d_model;
         let rows = tree.rows();

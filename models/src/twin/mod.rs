@@ -26,7 +26,7 @@ pub use head::{log_softmax, token_bwd, token_fwd};
 pub use linear::{linear_bwd, linear_fwd};
 pub use norm::{rms_norm_bwd, rms_norm_fwd};
 pub use pointwise::{residual_bwd, residual_fwd, swiglu_bwd, swiglu_fwd};
-pub use rope::{rope_bwd, rope_fwd};
+pub use rope::{Rotation, rope_bwd, rope_fwd};
 
 use crate::math;
 use std::fmt::Debug;

@@ -121,20 +121,23 @@ impl<'a, T: Float> Model<'a, T> {
         rms_norm_bwd(x, &self.weights[entry.range()], dy, self.config.norm_eps, dx, &mut grads[entry.range()]);
     }
 
+    fn rotation(&self) -> Rotation {
+        let Config { head_dim, max_positions, .. } = *self.config;
+        Rotation::new(&self.config.rope, head_dim, max_positions, max_positions)
+    }
+
     /// Norm of each head, if the model has one (`name` is q_norm or k_norm), then RoPE.
     fn place(&self, name: &str, raw: &[T], positions: &[u32]) -> Vec<T> {
-        let Config { head_dim, rope_theta, .. } = *self.config;
         if self.config.qk_norm {
-            rope_fwd(&self.norm(name, raw), positions, head_dim, rope_theta)
+            rope_fwd(&self.norm(name, raw), positions, &self.rotation())
         } else {
-            rope_fwd(raw, positions, head_dim, rope_theta)
+            rope_fwd(raw, positions, &self.rotation())
         }
     }
 
     fn place_back(&self, name: &str, raw: &[T], positions: &[u32], dy: &[T], grads: &mut [T]) -> Vec<T> {
-        let Config { head_dim, rope_theta, .. } = *self.config;
         let mut dnormed = vec![T::ZERO; dy.len()];
-        rope_bwd(dy, positions, head_dim, rope_theta, &mut dnormed);
+        rope_bwd(dy, positions, &self.rotation(), &mut dnormed);
         if !self.config.qk_norm {
             return dnormed;
         }
