@@ -12,7 +12,7 @@ use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::random::Key;
 use ragen_models::sampler::{Sampling, Scratch};
 use ragen_models::token_tree::TokenTree;
-use ragen_models::transformer::{Activations, Append, Config, Gradients, Transformer};
+use ragen_models::transformer::{Activations, Append, Config, Gradients, Precision, Transformer};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
@@ -110,7 +110,7 @@ impl Product {
     pub fn new(cpu: &Cpu, m: usize, k: usize, n: usize, order: Order) -> Self {
         let b = matrix(2, k * n);
         let mut packed = Packed::default();
-        packed.transposed(cpu, &b, n, k);
+        packed.transposed(cpu, Precision::F32, &b, n, k);
         Product { shape: (m, k, n), order, a: matrix(1, m * k), b, c: vec![0.0; m * n], packed }
     }
 
@@ -119,10 +119,14 @@ impl Product {
         let Product { shape: (m, k, n), order, a, b, c, packed } = self;
         let (m, k, n) = (*m, *k, *n);
         if *order == Order::Nt {
-            packed.transposed(cpu, b, n, k);
+            packed.transposed(cpu, Precision::F32, b, n, k);
         }
         let left = if *order == Order::Tn { Left::transposed(a, m) } else { Left::rows(a, k) };
-        let right = if matches!(order, Order::Nt | Order::NtPacked) { Right::Packed(packed) } else { Right::Rows(b) };
+        let right = if matches!(order, Order::Nt | Order::NtPacked) {
+            Right::Packed(packed)
+        } else {
+            Right::Rows(b, Precision::F32)
+        };
         gemm(cpu, m, n, k, left, right, c, false);
     }
 
@@ -227,7 +231,7 @@ pub struct Train {
 impl Train {
     /// A fresh model of this shape and `rows` rows of `len` random tokens.
     pub fn new(cpu: &Cpu, shape: &Config, rows: usize, len: usize) -> Self {
-        let model = Transformer::new(cpu, shape.clone(), Transformer::initial(shape, 1));
+        let model = Transformer::new(cpu, shape.clone(), Transformer::initial(shape, 1), Precision::F32);
         Train {
             batch: tokens(3, rows, len, shape.vocab),
             optimiser: AdamW::new(AdamWSettings::default(), model.params().table.clone()),
@@ -274,7 +278,7 @@ pub struct Decode {
 impl Decode {
     /// A fresh model of this shape, `groups` prompts of `prompt` tokens, `new` tokens a sequence.
     pub fn new(cpu: &Cpu, shape: &Config, groups: usize, members: usize, prompt: usize, new: usize) -> Self {
-        let model = Transformer::new(cpu, shape.clone(), Transformer::initial(shape, 1));
+        let model = Transformer::new(cpu, shape.clone(), Transformer::initial(shape, 1), Precision::F32);
         let prompts = tokens(4, groups, prompt, shape.vocab);
         Decode { model, prompts, members, new, logits: Vec::new() }
     }

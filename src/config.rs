@@ -14,6 +14,7 @@ use crate::policy::Sampling;
 use crate::reward::RewardConfig;
 use ragen_models::lora;
 use ragen_models::optim::{Decay, Schedule};
+use ragen_models::transformer::Precision;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -102,6 +103,8 @@ impl Default for Run {
 pub struct Model {
     /// Directory in Hugging Face layout, or the name of a shipped model. Empty: a fresh model of the shape below.
     pub path: String,
+    /// What the inputs of the linear products are rounded to: `f32` (not at all) or `bf16`. Weights and optimiser stay f32.
+    pub dtype: Precision,
     /// Blocks.
     pub n_layers: usize,
     /// Width of the residual stream.
@@ -164,6 +167,7 @@ impl Default for Model {
     fn default() -> Self {
         Model {
             path: String::new(),
+            dtype: Precision::F32,
             n_layers: 3,
             d_model: 96,
             n_heads: 4,

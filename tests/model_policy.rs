@@ -16,7 +16,7 @@ use ragen_models::optim::AdamWSettings;
 use ragen_models::random::Key;
 use ragen_models::simd::Isa;
 use ragen_models::tokenizer::Tokenizer;
-use ragen_models::transformer::{Config as Shape, Transformer};
+use ragen_models::transformer::{Config as Shape, Precision, Transformer};
 use std::sync::Arc;
 
 /// The shipped Sokoban configuration, small enough for a test.
@@ -51,7 +51,7 @@ fn model(config: &Config, isa: Isa, threads: usize) -> Model {
     let mut params = Transformer::initial(&shape, 3);
     // Far from uniform, so that top-p drops something and no logit is shared.
     params.get_mut("lm_head.weight").iter_mut().for_each(|w| *w *= 60.0);
-    Model::new(Arc::new(Cpu::with(isa, threads)), shape, params, AdamWSettings::default())
+    Model::new(Arc::new(Cpu::with(isa, threads)), shape, params, config.model.dtype, AdamWSettings::default())
 }
 
 fn trainer(config: &Config) -> Trainer {
@@ -68,10 +68,17 @@ fn rollout(config: &Config, policy: &mut Model) -> Vec<Trajectory> {
 
 #[test]
 fn every_trained_token_has_the_bits_it_was_sampled_with() {
-    for (temperature, top_p, top_k, min_p) in
-        [(1.0, 1.0, 0, 0.0), (0.7, 1.0, 0, 0.0), (1.0, 0.9, 0, 0.0), (0.7, 0.9, 40, 0.0), (1.3, 1.0, 0, 0.05)]
-    {
+    for (temperature, top_p, top_k, min_p, dtype) in [
+        (1.0, 1.0, 0, 0.0, Precision::F32),
+        (0.7, 1.0, 0, 0.0, Precision::F32),
+        (1.0, 0.9, 0, 0.0, Precision::F32),
+        (0.7, 0.9, 40, 0.0, Precision::F32),
+        (1.3, 1.0, 0, 0.05, Precision::F32),
+        (1.0, 1.0, 0, 0.0, Precision::Bf16),
+        (0.7, 0.9, 40, 0.0, Precision::Bf16),
+    ] {
         let mut config = small();
+        config.model.dtype = dtype;
         let sampling = &mut config.rollout.sampling;
         (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) = (temperature, top_p, top_k, min_p);
         let mut policy = model(&config, Isa::available()[0], 2);
@@ -100,15 +107,25 @@ fn every_trained_token_has_the_bits_it_was_sampled_with() {
 #[test]
 fn the_ratio_of_the_first_update_is_one_for_grpo_and_ppo() {
     for estimator in [Estimator::Grpo, Estimator::Gae] {
-        for (temperature, top_p) in [(1.0, 1.0), (0.7, 1.0), (1.0, 0.9)] {
+        for (temperature, top_p, dtype) in [
+            (1.0, 1.0, Precision::F32),
+            (0.7, 1.0, Precision::F32),
+            (1.0, 0.9, Precision::F32),
+            (1.0, 1.0, Precision::Bf16),
+            (0.7, 0.9, Precision::Bf16),
+        ] {
             let mut config = small();
+            config.model.dtype = dtype;
             config.algorithm.estimator = estimator;
             config.rollout.sampling.temperature = temperature;
             config.rollout.sampling.top_p = top_p;
             let mut policy = model(&config, Isa::available()[0], 2);
             let before = policy.params().data.clone();
             let report = trainer(&config).step(&mut policy, 1).unwrap();
-            assert_eq!(report.metrics["update/first_ratio_max_error"], 0.0, "{estimator:?} {temperature} {top_p}");
+            assert_eq!(
+                report.metrics["update/first_ratio_max_error"], 0.0,
+                "{estimator:?} {temperature} {top_p} {dtype:?}"
+            );
             assert!(report.metrics.values().all(|v| v.is_finite()));
             assert!(report.trained_tokens > 100 && policy.params().data != before);
         }
@@ -117,17 +134,24 @@ fn the_ratio_of_the_first_update_is_one_for_grpo_and_ppo() {
 
 #[test]
 fn metrics_and_weights_do_not_depend_on_threads_or_instruction_path() {
-    let config = small();
+    for dtype in [Precision::F32, Precision::Bf16] {
+        let mut config = small();
+        config.model.dtype = dtype;
+        check_metrics_and_weights(&config);
+    }
+}
+
+fn check_metrics_and_weights(config: &Config) {
     let mut expected: Option<(Vec<Metrics>, Vec<u32>)> = None;
     for isa in Isa::available() {
         for threads in [1, 2] {
-            let mut policy = model(&config, isa, threads);
-            let mut trainer = trainer(&config);
+            let mut policy = model(config, isa, threads);
+            let mut trainer = trainer(config);
             let metrics: Vec<Metrics> = (1..=2).map(|step| trainer.step(&mut policy, step).unwrap().metrics).collect();
             let weights: Vec<u32> = policy.params().data.iter().map(|w| w.to_bits()).collect();
             let got = (metrics, weights);
             let expected = expected.get_or_insert_with(|| got.clone());
-            assert!(*expected == got, "{isa:?} with {threads} threads");
+            assert!(*expected == got, "{isa:?} with {threads} threads, {:?}", config.model.dtype);
         }
     }
 }

@@ -9,7 +9,7 @@ use ragen_models::peft::{self, Description};
 use ragen_models::random::Key;
 use ragen_models::simd::Isa;
 use ragen_models::token_tree::TokenTree;
-use ragen_models::transformer::{Activations, Append, Gradients, Transformer};
+use ragen_models::transformer::{Activations, Append, Gradients, Precision, Transformer};
 use ragen_models::twin;
 use std::sync::Arc;
 
@@ -113,7 +113,14 @@ fn gradients_of_adapters_follow_from_the_twins_gradient_of_the_merged_weight() {
         let mut bits: Option<Vec<u32>> = None;
         for (isa, recompute) in Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)]) {
             let cpu = Cpu::with(isa, 2);
-            let model = Transformer::with_adapters(&cpu, config.clone(), base.clone(), lora.clone(), adapters.clone());
+            let model = Transformer::with_adapters(
+                &cpu,
+                config.clone(),
+                base.clone(),
+                Precision::F32,
+                lora.clone(),
+                adapters.clone(),
+            );
             let mut acts = Activations::default();
             acts.recompute = recompute;
             model.forward(&cpu, &tree, &mut acts, true);
@@ -148,9 +155,17 @@ fn adapters_keep_the_bits_of_sampling_and_training_and_start_as_the_base() {
             model.values(&cpu, &acts, &targets(&tree), 1.0).logp.iter().map(|x| x.to_bits()).collect()
         };
         let with = |adapters: &Params| {
-            Transformer::with_adapters(&cpu, config.clone(), base(&config), lora.clone(), adapters.clone())
+            Transformer::with_adapters(
+                &cpu,
+                config.clone(),
+                base(&config),
+                Precision::F32,
+                lora.clone(),
+                adapters.clone(),
+            )
         };
-        let alone = Transformer::new(&cpu, Config { value_head: false, ..config.clone() }, base(&config));
+        let alone =
+            Transformer::new(&cpu, Config { value_head: false, ..config.clone() }, base(&config), Precision::F32);
         assert_eq!(logps(&with(&lora.initial(&config, 9))), logps(&alone), "B is zero");
         let mut model = with(&trained(&config, &lora));
         let expected = logps(&model);
@@ -174,9 +189,10 @@ fn merged_equals_unmerged() {
     let (config, lora) = (config(), lora(&Module::ALL));
     let cpu = Cpu::new(2).unwrap();
     let adapters = trained(&config, &lora);
-    let model = Transformer::with_adapters(&cpu, config.clone(), base(&config), lora.clone(), adapters.clone());
+    let model =
+        Transformer::with_adapters(&cpu, config.clone(), base(&config), Precision::F32, lora.clone(), adapters.clone());
     let plain = Config { value_head: false, ..config.clone() };
-    let whole = Transformer::new(&cpu, plain, model.merged());
+    let whole = Transformer::new(&cpu, plain, model.merged(), Precision::F32);
     let tree = TokenTree::from_rows(&rows(5));
     let mut acts = Activations::default();
     let all: Vec<usize> = (0..tree.rows()).collect();

@@ -9,7 +9,7 @@ use ragen_models::config::Config;
 use ragen_models::device::Cpu;
 use ragen_models::gguf::{self, blocks::TensorType};
 use ragen_models::token_tree::TokenTree;
-use ragen_models::transformer::{Activations, Transformer};
+use ragen_models::transformer::{Activations, Precision, Transformer};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ fn golden_gguf_models() {
         let cpu = Cpu::new(2).unwrap();
         let (tree, mut acts) = (TokenTree::from_rows(&golden.rows), Activations::default());
         let vocab = model.config.vocab;
-        let model = Transformer::new(&cpu, model.config, model.params);
+        let model = Transformer::new(&cpu, model.config, model.params, Precision::F32);
         model.forward(&cpu, &tree, &mut acts, false);
         let logits = model.logits(&cpu, &acts, &(0..tree.rows()).collect::<Vec<_>>());
         let logits: Vec<f64> = logits.iter().map(|&x| f64::from(x)).collect();

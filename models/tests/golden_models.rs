@@ -13,7 +13,7 @@ use ragen_models::params::{Params, Table};
 use ragen_models::peft;
 use ragen_models::simd::Isa;
 use ragen_models::token_tree::TokenTree;
-use ragen_models::transformer::{Activations, Append, Config, Gradients, Transformer};
+use ragen_models::transformer::{Activations, Append, Config, Gradients, Precision, Transformer};
 use ragen_models::twin;
 use ragen_models::twin::model::{Model, PerTarget, Target, convert};
 use ragen_models::weights;
@@ -449,8 +449,10 @@ impl Engine for Fast {
         let cpu = Cpu::new(2).expect("RAGEN_ISA is unset or names a path of this machine");
         let (config, params) = (of.config.clone(), params.clone());
         let model = match &of.lora {
-            None => Transformer::new(&cpu, config, params),
-            Some((lora, _)) => Transformer::with_adapters(&cpu, config, of.weights.clone(), lora.clone(), params),
+            None => Transformer::new(&cpu, config, params, Precision::F32),
+            Some((lora, _)) => {
+                Transformer::with_adapters(&cpu, config, of.weights.clone(), Precision::F32, lora.clone(), params)
+            }
         };
         Fast { model, cpu }
     }

@@ -181,17 +181,18 @@ fn unpack(name: &str, files: Files) -> Result<PathBuf, Failure> {
 fn assemble(config: &Config, optim: &Optim, loaded: Loaded) -> Result<Opened, Failure> {
     let cpu = Arc::new(Cpu::new(config.run.threads).map_err(Failure::Usage)?);
     let Loaded { checkpoint, tokenizer, base, adapters } = loaded;
+    let precision = config.model.dtype;
     let value_model = config.model.value_model.then(|| {
         let Checkpoint { config, params } = checkpoint.clone().with_value_head();
-        Transformer::new(&cpu, config, params)
+        Transformer::new(&cpu, config, params, precision)
     });
     let checkpoint = if needs_value_head(config) { checkpoint.with_value_head() } else { checkpoint };
     let model = match adapters_of(config, &checkpoint, adapters)? {
-        None => Transformer::new(&cpu, checkpoint.config, checkpoint.params),
+        None => Transformer::new(&cpu, checkpoint.config, checkpoint.params, precision),
         Some((lora, adapters)) => {
             let shape = checkpoint.config.clone();
             let frozen = checkpoint.without_value_head().params;
-            Transformer::with_adapters(&cpu, shape, frozen, lora, adapters)
+            Transformer::with_adapters(&cpu, shape, frozen, precision, lora, adapters)
         }
     };
     let mut policy = Model::over(cpu, model, adamw(optim));

@@ -13,7 +13,7 @@ use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::Params;
 use ragen_models::sampler::{Drawn, SampleError, Scratch};
 use ragen_models::token_tree::TokenTree;
-use ragen_models::transformer::{Activations, Append, Config, Gradients, Transformer};
+use ragen_models::transformer::{Activations, Append, Config, Gradients, Precision, Transformer};
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -80,9 +80,9 @@ pub struct Model {
 }
 
 impl Model {
-    /// A policy from a model's shape and weights, all of which are trained.
-    pub fn new(cpu: Arc<Cpu>, config: Config, params: Params, optimiser: AdamWSettings) -> Self {
-        let model = Transformer::new(&cpu, config, params);
+    /// A policy from a model's shape and weights, all of which are trained, with products of this precision.
+    pub fn new(cpu: Arc<Cpu>, config: Config, params: Params, precision: Precision, optimiser: AdamWSettings) -> Self {
+        let model = Transformer::new(&cpu, config, params, precision);
         Model::over(cpu, model, optimiser)
     }
 
@@ -164,7 +164,7 @@ impl Model {
     /// Takes up the optimiser and the reference where a checkpoint left them.
     pub fn restore(&mut self, optimiser: AdamW, reference: Option<Params>) {
         self.policy.optimiser = optimiser;
-        self.reference = reference.map(|params| Transformer::new(&self.cpu, self.policy.model.config.clone(), params));
+        self.reference = reference.map(|params| self.frozen(params));
     }
 
     /// Takes up the value model's weights and optimiser where a checkpoint left them; nothing without a value model.
@@ -173,6 +173,11 @@ impl Model {
             value.learner.optimiser = optimiser;
             value.learner.model.update(&self.cpu, |own| *own = params);
         }
+    }
+
+    /// A model like the policy's with other weights.
+    fn frozen(&self, params: Params) -> Transformer {
+        Transformer::new(&self.cpu, self.config().clone(), params, self.policy.model.precision())
     }
 
     /// Bytes that the KV cache has needed so far.
@@ -446,8 +451,7 @@ impl Policy for Model {
     fn freeze_reference(&mut self) {
         // The base below adapters is frozen as it is.
         if self.policy.model.lora().is_none() {
-            let (config, params) = (self.config().clone(), self.params().clone());
-            self.reference = Some(Transformer::new(&self.cpu, config, params));
+            self.reference = Some(self.frozen(self.params().clone()));
         }
     }
 

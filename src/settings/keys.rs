@@ -73,6 +73,7 @@ pub const KEYS: &[Key] = &[
     key("run.trajectories_every", Whole(0, MAX), "steps", "Write the trajectories of every n-th step; 0 writes none.", "trainer.generations_to_log_to_wandb"),
 
     key("model.path", Text, "", "Directory in Hugging Face layout, or the name of a shipped model. Empty: a fresh model of the shape below.", "model_path"),
+    key("model.dtype", Word(&["f32", "bf16"]), "", "What the inputs of the linear products (activations, their gradients, weights) are rounded to. Sums, stored weights (also the embedding's rows, which are looked up unrounded even where the head shares them), optimiser, norms, attention and log-probabilities are f32 either way; checkpoints do not depend on it.", "actor_rollout_ref.rollout.dtype"),
     key("model.n_layers", Whole(1, 1 << 16), "", "Blocks.", ""),
     key("model.d_model", Whole(1, 1 << 20), "", "Width of the residual stream.", ""),
     key("model.n_heads", Whole(1, 1 << 16), "", "Query heads; divides `model.d_model`.", ""),

@@ -9,7 +9,7 @@
 //! **Source** Vaswani et al. 2017, eq. 1; grouped queries: Ainslie et al. 2023. The backward recomputes the
 //! probabilities from q and k, as Dao et al. 2022 do, instead of keeping them.
 
-use super::gemm::{Strip, column, panel_width};
+use super::gemm::{Precision, Strip, column, panel_width};
 use crate::device::Cpu;
 use crate::simd::{Isa, LANES, Simd, dispatch, exp_nonpositive, tree_sum};
 use crate::threads::Shards;
@@ -147,6 +147,7 @@ unsafe fn attend_kernel<S: Simd>(queries: &Queries, pages: &[*const f32], layout
                     S::ISA,
                     Strip {
                         rows,
+                        precision: Precision::F32,
                         k: keys,
                         a: w,
                         a_row: row,
@@ -190,6 +191,7 @@ unsafe fn scores<S: Simd>(queries: &Queries, pages: &[*const f32], layout: PageL
                     S::ISA,
                     Strip {
                         rows,
+                        precision: Precision::F32,
                         k: hd,
                         a: q,
                         a_row: q_row,
@@ -567,6 +569,7 @@ unsafe fn attend_bwd_kernel<S: Simd>(
                     S::ISA,
                     Strip {
                         rows,
+                        precision: Precision::F32,
                         k: hd,
                         a: dout,
                         a_row: o_row,
@@ -604,7 +607,20 @@ unsafe fn attend_bwd_kernel<S: Simd>(
                 let (a, a_row) = (ds, row);
                 column(
                     S::ISA,
-                    Strip { rows, columns, k: n, a, a_row, a_step: 1, b, b_step: width, c, c_row: q_row, add: true },
+                    Strip {
+                        rows,
+                        columns,
+                        k: n,
+                        precision: Precision::F32,
+                        a,
+                        a_row,
+                        a_step: 1,
+                        b,
+                        b_step: width,
+                        c,
+                        c_row: q_row,
+                        add: true,
+                    },
                 );
             }
         }
@@ -625,6 +641,7 @@ unsafe fn attend_bwd_kernel<S: Simd>(
                 S::ISA,
                 Strip {
                     rows: keys,
+                    precision: Precision::F32,
                     k: rows,
                     a: ds,
                     a_row: 1,
@@ -641,6 +658,7 @@ unsafe fn attend_bwd_kernel<S: Simd>(
                 S::ISA,
                 Strip {
                     rows: keys,
+                    precision: Precision::F32,
                     k: rows,
                     a: p,
                     a_row: 1,

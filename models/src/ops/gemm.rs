@@ -4,18 +4,52 @@
 //! reloaded from C between blocks of k. Work is split over tiles of C only. So every instruction path, thread count and
 //! batch size gives the same bits, and adding up a gradient over micro-batches equals adding it up at once.
 //!
+//! With [`Precision::Bf16`] the elements of A and B are rounded to bf16 as they are packed, and a chain goes on by pairs (2i, 2i + 1) of
+//! k, each as [`crate::simd::bf16`] says; a last odd k is paired with zeros. C stays f32. (A gradient over micro-batches of an odd
+//! number of rows then differs from that over all rows by rounding, since the pairs do.)
+//!
 //! **Shapes** A is `[m, k]` with any strides, which covers x and xᵀ; B is `[k, n]`: packed once ([`Packed`]: weights, in
 //! either orientation) or given row-major and packed block by block inside the product; C is `[m, n]` row-major.
 
 use crate::device::Cpu;
-use crate::simd::{Isa, LANES, Simd, dispatch};
+use crate::simd::{Isa, LANES, Simd, bf16, dispatch, dispatch_products};
 use crate::threads::Shards;
+use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 
 /// Rows of k between two reloads of C: a B panel of this height stays in the first-level cache.
 const K_BLOCK: usize = 256;
 /// Rows of A that one pass over the panels of B works on; a multiple of every `Simd::MR`.
 const M_BLOCK: usize = 96;
+
+/// What the elements of both operands are rounded to; C, and the sums, are f32 always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// Not at all.
+    #[default]
+    F32,
+    /// To bf16, which halves the bytes of packed weights and, with AVX512-BF16, doubles the speed.
+    Bf16,
+}
+
+impl Precision {
+    /// Steps of a chain over `k` elements: one a 32-bit word of a packed operand.
+    fn steps(self, k: usize) -> usize {
+        match self {
+            Precision::F32 => k,
+            Precision::Bf16 => k.div_ceil(2),
+        }
+    }
+
+    /// Bytes of an element of a packed operand.
+    pub fn bytes(self) -> usize {
+        match self {
+            Precision::F32 => 4,
+            Precision::Bf16 => 2,
+        }
+    }
+}
 
 /// The left operand: element (i, k) is `data[i * row + k * step]`.
 #[derive(Clone, Copy)]
@@ -40,13 +74,16 @@ impl<'a> Left<'a> {
     }
 }
 
-/// The right operand, in panels: panel p holds columns `p * width ..` as `[k, width]`, padded with zeros.
+/// The right operand, in panels: panel p holds columns `p * width ..` as `[steps, width]`, padded with zeros. A word is an f32, or the
+/// bits of a pair of bf16.
 #[derive(Clone, Default)]
 pub struct Packed {
     /// Rows of B.
     pub k: usize,
     /// Columns of B.
     pub n: usize,
+    /// What its elements were rounded to.
+    pub precision: Precision,
     width: usize,
     panels: Vec<f32>,
 }
@@ -56,8 +93,17 @@ pub struct Packed {
 pub enum Right<'a> {
     /// Packed before.
     Packed(&'a Packed),
-    /// A row-major `[k, n]` matrix.
-    Rows(&'a [f32]),
+    /// A row-major `[k, n]` matrix, and the precision of the product.
+    Rows(&'a [f32], Precision),
+}
+
+impl Right<'_> {
+    fn precision(&self) -> Precision {
+        match self {
+            Right::Packed(packed) => packed.precision,
+            Right::Rows(_, precision) => *precision,
+        }
+    }
 }
 
 /// Columns of a panel on the path S.
@@ -76,35 +122,35 @@ dispatch!(
 
 impl Packed {
     /// Packs B = Wᵀ for a weight `w` `[out, in]`: the product x·Wᵀ of a linear layer (k = in, n = out).
-    pub fn transposed(&mut self, cpu: &Cpu, w: &[f32], out: usize, input: usize) {
-        self.fill(cpu, w, input, out, 1, input);
-    }
-
-    /// Packs B = W for a weight `w` `[out, in]`: the product dy·W of its backward (k = out, n = in).
-    pub fn straight(&mut self, cpu: &Cpu, w: &[f32], out: usize, input: usize) {
-        self.fill(cpu, w, out, input, input, 1);
-    }
-
-    /// Packs element (k, n) = `w[k * step + n * column]`.
-    fn fill(&mut self, cpu: &Cpu, w: &[f32], k: usize, n: usize, step: usize, column: usize) {
-        assert_eq!(w.len(), k * n);
+    pub fn transposed(&mut self, cpu: &Cpu, precision: Precision, w: &[f32], out: usize, input: usize) {
+        assert_eq!(w.len(), out * input, "W is [{out}, {input}]");
         let width = panel_width(cpu.isa);
-        (self.k, self.n, self.width) = (k, n, width);
+        let steps = precision.steps(input);
+        (self.k, self.n, self.precision, self.width) = (input, out, precision, width);
         self.panels.clear();
-        self.panels.resize(n.div_ceil(width) * width * k, 0.0);
+        self.panels.resize(out.div_ceil(width) * width * steps, 0.0);
         let shards = Shards::new(&mut self.panels);
-        cpu.pool.split(n.div_ceil(width), (1 << 14) / (k * width).max(1) + 1, 1, &|panels| {
+        cpu.pool.split(out.div_ceil(width), (1 << 14) / (steps * width).max(1) + 1, 1, &|panels| {
             for p in panels {
                 // SAFETY: each panel belongs to one piece of the split.
-                let panel = unsafe { shards.part(p * k * width..(p + 1) * k * width) };
-                let columns = width.min(n - p * width);
-                for (kk, row) in panel.chunks_exact_mut(width).enumerate() {
-                    for (j, x) in row[..columns].iter_mut().enumerate() {
-                        *x = w[kk * step + (p * width + j) * column];
+                let panel = unsafe { shards.part(p * steps * width..(p + 1) * steps * width) };
+                let rows = &w[p * width * input..out.min((p + 1) * width) * input];
+                for (j, row) in rows.chunks_exact(input.max(1)).enumerate() {
+                    let words = panel[j..].iter_mut().step_by(width);
+                    match precision {
+                        Precision::F32 => words.zip(row).for_each(|(word, x)| *word = *x),
+                        Precision::Bf16 => words.zip(row.chunks(2)).for_each(|(word, x)| {
+                            *word = bf16::pair(x[0], x.get(1).copied().unwrap_or(0.0));
+                        }),
                     }
                 }
             }
         });
+    }
+
+    /// Bytes of the panels.
+    pub fn bytes(&self) -> usize {
+        4 * self.panels.len()
     }
 }
 
@@ -137,7 +183,7 @@ pub fn gemm_strided(
     assert!(k == 0 || a.data.len() > (m - 1) * a.row + (k - 1) * a.step, "A holds [{m}, {k}]");
     match b {
         Right::Packed(p) => assert!(p.k == k && p.n == n && p.width == panel_width(cpu.isa), "packed B is [{k}, {n}]"),
-        Right::Rows(data) => assert_eq!(data.len(), k * n, "B is [{k}, {n}]"),
+        Right::Rows(data, _) => assert_eq!(data.len(), k * n, "B is [{k}, {n}]"),
     }
     let width = panel_width(cpu.isa);
     // Tiles: rows first, since a tile that keeps all columns packs B once; columns too when the rows are few.
@@ -146,7 +192,7 @@ pub fn gemm_strided(
     let (mut rows, mut columns) = (m, n);
     if cpu.pool.threads() > 1 && work(m, n) > 1 << 17 {
         rows = m.div_ceil(target).next_multiple_of(12).clamp(12.min(m), m);
-        if matches!(b, Right::Rows(_)) && n > m && n >= target * width {
+        if matches!(b, Right::Rows(..)) && n > m && n >= target * width {
             // A wide B that is packed inside the product: tiles of columns pack each of its elements once.
             (rows, columns) = (m, n.div_ceil(target).next_multiple_of(width));
         } else if rows < 48 && n >= 4 * width {
@@ -181,7 +227,7 @@ thread_local! {
     static SCRATCH: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-dispatch!(
+dispatch_products!(
     fn multiply(tile: Tile, a: Left<'_>, b: Right<'_>, ldb: usize, c: *mut f32, c_row: usize, accumulate: bool)
         = multiply_kernel
 );
@@ -197,7 +243,7 @@ unsafe fn multiply_kernel<S: Simd>(
     accumulate: bool,
 ) {
     let Tile { m, n, k, i, j } = tile;
-    let width = width::<S>();
+    let (width, precision) = (width::<S>(), b.precision());
     if k == 0 && !accumulate {
         for r in 0..m {
             // SAFETY: the tile lies inside C.
@@ -207,33 +253,45 @@ unsafe fn multiply_kernel<S: Simd>(
     SCRATCH.with_borrow_mut(|(a_block, b_block)| {
         for k0 in (0..k).step_by(K_BLOCK) {
             let kc = K_BLOCK.min(k - k0);
+            let (steps, step0) = (precision.steps(kc), precision.steps(k0));
             let add = accumulate || k0 > 0;
-            if let Right::Rows(rows) = b {
-                pack_rows::<S>(b_block, rows, ldb, k0, kc, j, n);
+            if let Right::Rows(rows, _) = b {
+                pack_rows::<S>(b_block, precision, rows, ldb, k0, kc, j, n);
             }
             for m0 in (0..m).step_by(M_BLOCK) {
                 let mc = M_BLOCK.min(m - m0);
                 let first = (i + m0) * a.row + k0 * a.step;
-                // A that runs along k is read as it lies; other strides touch a line per step, so they are packed.
-                let (a_ptr, a_row, a_step) = if a.step == 1 {
-                    (a.data[first..].as_ptr(), a.row, 1)
-                } else {
-                    pack_left(a_block, a, first, mc, kc);
-                    (a_block.as_ptr(), 1, mc)
+                // An f32 A that runs along k is read as it lies; other strides touch a line per step, so they are packed.
+                let (a_ptr, a_row, a_step) = match precision {
+                    Precision::F32 if a.step == 1 => (a.data[first..].as_ptr(), a.row, 1),
+                    Precision::F32 => {
+                        pack_left(a_block, a, first, mc, kc);
+                        (a_block.as_ptr(), 1, mc)
+                    }
+                    Precision::Bf16 if a.step == 1 => {
+                        let row = narrow_rows::<S>(a_block, a, first, mc, kc);
+                        (a_block.as_ptr(), row, 1)
+                    }
+                    Precision::Bf16 => {
+                        pair_left::<S>(a_block, a, first, mc, kc);
+                        (a_block.as_ptr(), 1, mc)
+                    }
                 };
                 for (p, j0) in (0..n).step_by(width).enumerate() {
                     let panel = match b {
                         Right::Packed(packed) => {
-                            packed.panels[((j + j0) / width * k + k0) * width..][..kc * width].as_ptr()
+                            let at = (j + j0) / width * precision.steps(k) + step0;
+                            packed.panels[at * width..][..steps * width].as_ptr()
                         }
-                        Right::Rows(_) => b_block[p * kc * width..][..kc * width].as_ptr(),
+                        Right::Rows(..) => b_block[p * steps * width..][..steps * width].as_ptr(),
                     };
-                    // SAFETY: the panel holds kc × width elements, A's rows were checked by the caller, the tile lies in C.
+                    // SAFETY: the panel holds steps × width words, A's rows were checked by the caller, the tile lies in C.
                     unsafe {
                         let strip = Strip {
                             rows: mc,
                             columns: width.min(n - j0),
-                            k: kc,
+                            k: steps,
+                            precision,
                             a: a_ptr,
                             a_row,
                             a_step,
@@ -267,21 +325,90 @@ fn pack_left(block: &mut Vec<f32>, a: Left<'_>, first: usize, mc: usize, kc: usi
     }
 }
 
+/// Rounds `mc` rows of `kc` elements of A, which run along k, to words; returns the distance between rows.
+#[inline(always)]
+fn narrow_rows<S: Simd>(block: &mut Vec<f32>, a: Left<'_>, first: usize, mc: usize, kc: usize) -> usize {
+    let row = kc.div_ceil(LANES) * (LANES / 2);
+    block.resize(block.len().max(mc * row), 0.0);
+    for r in 0..mc {
+        let source = &a.data[first + r * a.row..][..kc];
+        let to = block[r * row..][..row].as_mut_ptr().cast::<u16>();
+        for j in (0..kc).step_by(LANES) {
+            // SAFETY: `kc - j` elements are left, and the row of words has room for whole vectors of 16 halves.
+            unsafe { S::narrow(to.add(j), S::load_n(source.as_ptr().add(j), LANES.min(kc - j))) };
+        }
+    }
+    row
+}
+
+/// Rounds `mc × kc` elements of A to pairs along k, so that the rows of one step lie together.
+#[inline(always)]
+fn pair_left<S: Simd>(block: &mut Vec<f32>, a: Left<'_>, first: usize, mc: usize, kc: usize) {
+    let steps = Precision::Bf16.steps(kc);
+    block.resize(block.len().max(mc * steps), 0.0);
+    for (i, row) in block[..mc * steps].chunks_exact_mut(mc).enumerate() {
+        let even = &a.data[first + 2 * i * a.step..];
+        let odd = if 2 * i + 1 < kc { &a.data[first + (2 * i + 1) * a.step..] } else { &[] };
+        if a.row == 1 {
+            pair_rows::<S>(row, &even[..mc], if odd.is_empty() { odd } else { &odd[..mc] });
+        } else {
+            for (r, word) in row.iter_mut().enumerate() {
+                *word = bf16::pair(even[r * a.row], odd.get(r * a.row).copied().unwrap_or(0.0));
+            }
+        }
+    }
+}
+
+/// The words of two rows side by side; an empty `odd` is all zeros.
+#[inline(always)]
+fn pair_rows<S: Simd>(words: &mut [f32], even: &[f32], odd: &[f32]) {
+    let n = words.len();
+    assert!(even.len() == n && (odd.is_empty() || odd.len() == n));
+    for j in (0..n).step_by(LANES) {
+        let m = LANES.min(n - j);
+        // SAFETY: lanes j .. j + m exist; of an empty row none is read.
+        unsafe {
+            let odd = S::load_n(odd.as_ptr().wrapping_add(j), if odd.is_empty() { 0 } else { m });
+            S::store_n(words.as_mut_ptr().add(j), m, S::pair(S::load_n(even.as_ptr().add(j), m), odd));
+        }
+    }
+}
+
 /// Copies rows `k0 ..` and columns `j .. j + n` of a row-major B into panels; row by row, so that B is read as it lies.
 #[inline(always)]
-fn pack_rows<S: Simd>(block: &mut Vec<f32>, b: &[f32], ldb: usize, k0: usize, kc: usize, j: usize, n: usize) {
-    let width = width::<S>();
+fn pack_rows<S: Simd>(
+    block: &mut Vec<f32>,
+    precision: Precision,
+    b: &[f32],
+    ldb: usize,
+    k0: usize,
+    kc: usize,
+    j: usize,
+    n: usize,
+) {
+    let (width, steps) = (width::<S>(), precision.steps(kc));
     let vectors = n.div_ceil(width) * S::NV;
-    block.resize(vectors * LANES * kc, 0.0);
-    for kk in 0..kc {
-        let source = &b[(k0 + kk) * ldb + j..][..n];
+    block.resize(block.len().max(vectors * LANES * steps), 0.0);
+    for step in 0..steps {
+        let row = |kk: usize| if kk < kc { &b[(k0 + kk) * ldb + j..][..n] } else { &[] };
+        let (source, odd) = match precision {
+            Precision::F32 => (row(step), row(kc)),
+            Precision::Bf16 => (row(2 * step), row(2 * step + 1)),
+        };
         for v in 0..vectors {
-            let at = (v / S::NV * kc + kk) * width + v % S::NV * LANES;
-            let row = &mut block[at..at + LANES];
+            let at = (v / S::NV * steps + step) * width + v % S::NV * LANES;
+            let to = &mut block[at..at + LANES];
             let rest = n.saturating_sub(v * LANES).min(LANES);
-            // SAFETY: `rest` elements of the source are left from vector v on, and `row` holds a whole vector. (A call of the C
-            // library's copy for so few would cost more than the product.)
-            unsafe { S::store(row.as_mut_ptr(), S::load_n(source.as_ptr().wrapping_add(v * LANES), rest)) };
+            let from = |x: &[f32]| x.as_ptr().wrapping_add(v * LANES);
+            // SAFETY: `rest` elements of the source are left from vector v on (of the odd row as many, or it is empty), and `to` holds a
+            // whole vector. (A call of the C library's copy for so few would cost more than the product.)
+            unsafe {
+                let mut x = S::load_n(from(source), rest);
+                if precision == Precision::Bf16 {
+                    x = S::pair(x, S::load_n(from(odd), rest.min(odd.len())));
+                }
+                S::store(to.as_mut_ptr(), x);
+            }
         }
     }
 }
@@ -291,8 +418,11 @@ fn pack_rows<S: Simd>(block: &mut Vec<f32>, b: &[f32], ldb: usize, k0: usize, kc
 pub(crate) struct Strip {
     pub rows: usize,
     pub columns: usize,
+    /// Steps of a chain, each one word of A and of B.
     pub k: usize,
-    /// A, `[rows, k]`: element (r, kk) at `a[r * a_row + kk * a_step]`.
+    /// What a word holds.
+    pub precision: Precision,
+    /// A, `[rows, k]`: word (r, kk) at `a[r * a_row + kk * a_step]`.
     pub a: *const f32,
     pub a_row: usize,
     pub a_step: usize,
@@ -315,7 +445,7 @@ pub(crate) unsafe fn column(isa: Isa, strip: Strip) {
     register_blocks(isa, strip);
 }
 
-dispatch!(
+dispatch_products!(
     #[inline(always)]
     fn register_blocks(strip: Strip) = register_blocks_kernel
 );
@@ -327,7 +457,10 @@ unsafe fn register_blocks_kernel<S: Simd>(mut strip: Strip) {
             while S::MR >= $mr && strip.rows >= $mr {
                 // SAFETY: the strip still has mr rows; the pointers move on by as many.
                 unsafe {
-                    block::<S, $mr>(&strip);
+                    match strip.precision {
+                        Precision::F32 => block::<S, $mr, false>(&strip),
+                        Precision::Bf16 => block::<S, $mr, true>(&strip),
+                    }
                     strip.a = strip.a.add($mr * strip.a_row);
                     strip.c = strip.c.add($mr * strip.c_row);
                 }
@@ -340,21 +473,21 @@ unsafe fn register_blocks_kernel<S: Simd>(mut strip: Strip) {
 
 /// The first `MR` rows of a strip, with as many vectors as its columns take.
 #[inline(always)]
-unsafe fn block<S: Simd, const MR: usize>(strip: &Strip) {
+unsafe fn block<S: Simd, const MR: usize, const BF16: bool>(strip: &Strip) {
     // SAFETY: see `column`.
     unsafe {
         match (S::NV, strip.columns) {
-            (2, 32) => tile::<S, MR, 2, false>(strip),
-            (2, 17..) => tile::<S, MR, 2, true>(strip),
-            (_, 16) => tile::<S, MR, 1, false>(strip),
-            _ => tile::<S, MR, 1, true>(strip),
+            (2, 32) => tile::<S, MR, 2, false, BF16>(strip),
+            (2, 17..) => tile::<S, MR, 2, true, BF16>(strip),
+            (_, 16) => tile::<S, MR, 1, false, BF16>(strip),
+            _ => tile::<S, MR, 1, true, BF16>(strip),
         }
     }
 }
 
 /// One register block: `MR` rows by `NV` vectors, the last one partial if `PART`; k steps, each element its own chain.
 #[inline(always)]
-unsafe fn tile<S: Simd, const MR: usize, const NV: usize, const PART: bool>(strip: &Strip) {
+unsafe fn tile<S: Simd, const MR: usize, const NV: usize, const PART: bool, const BF16: bool>(strip: &Strip) {
     let Strip { columns, k, a, a_row, a_step, b, b_step, c, c_row, add, .. } = *strip;
     let last = columns - (NV - 1) * LANES;
     // SAFETY: see `column`.
@@ -364,7 +497,8 @@ unsafe fn tile<S: Simd, const MR: usize, const NV: usize, const PART: bool>(stri
             for r in 0..MR {
                 for v in 0..NV {
                     let p = c.add(r * c_row + v * LANES);
-                    sums[r][v] = if PART && v == NV - 1 { S::load_n(p, last) } else { S::load(p) };
+                    let sum = if PART && v == NV - 1 { S::load_n(p, last) } else { S::load(p) };
+                    sums[r][v] = if BF16 { S::flush(sum) } else { sum };
                 }
             }
         }
@@ -376,7 +510,8 @@ unsafe fn tile<S: Simd, const MR: usize, const NV: usize, const PART: bool>(stri
             for r in 0..MR {
                 let x = S::splat(*a.add(r * a_row + kk * a_step));
                 for v in 0..NV {
-                    sums[r][v] = S::fma(x, row[v], sums[r][v]);
+                    let sum = sums[r][v];
+                    sums[r][v] = if BF16 { S::dot2(x, row[v], sum) } else { S::fma(x, row[v], sum) };
                 }
             }
         }
@@ -398,13 +533,25 @@ mod tests {
         (0..len).map(|i| Key::new(seed).normal(i as u64) as f32).collect()
     }
 
-    /// The definition: one chain of fused multiply-adds with k ascending.
-    fn definition(m: usize, n: usize, k: usize, a: Left<'_>, b: &[f32], c: &mut [f32]) {
+    /// The definition: one chain of fused multiply-adds with k ascending; with bf16, of pairs.
+    fn definition(precision: Precision, m: usize, n: usize, k: usize, a: Left<'_>, b: &[f32], c: &mut [f32]) {
         for i in 0..m {
             for j in 0..n {
-                let x = &mut c[i * n + j];
-                for kk in 0..k {
-                    *x = a.data[i * a.row + kk * a.step].mul_add(b[kk * n + j], *x);
+                let sum = &mut c[i * n + j];
+                let (x, y) = (|kk: usize| a.data[i * a.row + kk * a.step], |kk: usize| b[kk * n + j]);
+                for kk in 0..precision.steps(k) {
+                    match precision {
+                        Precision::F32 => *sum = x(kk).mul_add(y(kk), *sum),
+                        Precision::Bf16 if 2 * kk + 1 < k => {
+                            let (even, odd) = (2 * kk, 2 * kk + 1);
+                            *sum =
+                                bf16::dot2(bf16::pair(x(even), x(odd)), bf16::pair(y(even), y(odd)), bf16::flush(*sum));
+                        }
+                        Precision::Bf16 => {
+                            let (x, y) = (bf16::pair(x(2 * kk), 0.0), bf16::pair(y(2 * kk), 0.0));
+                            *sum = bf16::dot2(x, y, bf16::flush(*sum));
+                        }
+                    }
                 }
             }
         }
@@ -414,31 +561,30 @@ mod tests {
     fn equals_its_definition_bit_for_bit_on_every_path_layout_and_thread_count() {
         let sizes =
             [(1, 1, 1), (1, 33, 31), (7, 16, 5), (12, 32, 300), (13, 47, 257), (64, 96, 96), (131, 70, 513), (3, 5, 0)];
-        for isa in Isa::available() {
-            for threads in [1, 2, 3] {
-                let cpu = Cpu::with(isa, threads);
-                for (m, n, k) in sizes {
-                    let (x, w) = (matrix(1, m * k), matrix(2, n * k));
-                    let transpose = |w: &[f32], rows: usize, columns: usize| -> Vec<f32> {
-                        (0..rows * columns).map(|i| w[i % rows * columns + i / rows]).collect()
-                    };
-                    let (xt, wt) = (transpose(&x, m, k), transpose(&w, n, k));
-                    let start = matrix(3, m * n);
-                    for accumulate in [false, true] {
-                        let initial = if accumulate { start.clone() } else { vec![0.0; m * n] };
-                        let mut expected = initial.clone();
-                        definition(m, n, k, Left::rows(&x, k), &wt, &mut expected);
-                        let mut packed = Packed::default();
-                        packed.transposed(&cpu, &w, n, k);
-                        let mut straight = Packed::default();
-                        straight.straight(&cpu, &wt, k, n);
-                        let lefts = [Left::rows(&x, k), Left::transposed(&xt, m)];
-                        for a in lefts {
-                            for b in [Right::Packed(&packed), Right::Packed(&straight), Right::Rows(&wt)] {
-                                let mut c = if accumulate { start.clone() } else { vec![f32::NAN; m * n] };
-                                gemm(&cpu, m, n, k, a, b, &mut c, accumulate);
-                                let same = c.iter().zip(&expected).all(|(x, y)| x.to_bits() == y.to_bits());
-                                assert!(same, "{isa:?} {threads} threads, {m}×{n}×{k}, accumulate {accumulate}");
+        for precision in [Precision::F32, Precision::Bf16] {
+            for (m, n, k) in sizes {
+                let (x, w) = (matrix(1, m * k), matrix(2, n * k));
+                let transpose = |w: &[f32], rows: usize, columns: usize| -> Vec<f32> {
+                    (0..rows * columns).map(|i| w[i % rows * columns + i / rows]).collect()
+                };
+                let (xt, wt) = (transpose(&x, m, k), transpose(&w, n, k));
+                let mut start = matrix(3, m * n);
+                start[0] = 1e-40; // A denormal counts as zero in bf16.
+                for accumulate in [false, true] {
+                    let mut expected = if accumulate { start.clone() } else { vec![0.0; m * n] };
+                    definition(precision, m, n, k, Left::rows(&x, k), &wt, &mut expected);
+                    for isa in Isa::available() {
+                        for threads in [1, 2, 3] {
+                            let cpu = Cpu::with(isa, threads);
+                            let mut packed = Packed::default();
+                            packed.transposed(&cpu, precision, &w, n, k);
+                            for a in [Left::rows(&x, k), Left::transposed(&xt, m)] {
+                                for b in [Right::Packed(&packed), Right::Rows(&wt, precision)] {
+                                    let mut c = if accumulate { start.clone() } else { vec![f32::NAN; m * n] };
+                                    gemm(&cpu, m, n, k, a, b, &mut c, accumulate);
+                                    let same = c.iter().zip(&expected).all(|(x, y)| x.to_bits() == y.to_bits());
+                                    assert!(same, "{precision:?} {isa:?} {threads} threads, {m}×{n}×{k}, {accumulate}");
+                                }
                             }
                         }
                     }

@@ -1,61 +1,68 @@
-//! Linear layers: y = x·Wᵀ + b, with the weight packed once per optimiser step in both orientations.
+//! Linear layers: y = x·Wᵀ + b, with the weight packed for that product once per optimiser step.
+//!
+//! The two products of the backward pack what they multiply as they go: a second packed copy of the weights would cost as many
+//! bytes as the weights, and over the many rows of training it gains nothing. The bits are the same.
 //!
 //! **Shapes** x `[rows, in]`, W `[out, in]`, b `[out]`, y `[rows, out]`.
 
+pub use super::gemm::Precision;
 use super::gemm::{Left, Packed, Right, gemm, gemm_strided};
 use crate::device::Cpu;
 use crate::threads::Shards;
 
-/// A weight packed for the forward product x·Wᵀ and, where it is trained, for the backward product dy·W.
+/// A weight packed for the forward product x·Wᵀ, and the precision of all its products.
 #[derive(Clone, Default)]
 pub struct Linear {
-    forward: Packed,
-    backward: Packed,
+    packed: Packed,
 }
 
 impl Linear {
     /// Packs the weight `w` `[out, in]`, reusing the space of an earlier packing.
-    pub fn pack(&mut self, cpu: &Cpu, w: &[f32], out: usize, input: usize, backward: bool) {
-        self.forward.transposed(cpu, w, out, input);
-        if backward {
-            self.backward.straight(cpu, w, out, input);
-        }
+    pub fn pack(&mut self, cpu: &Cpu, precision: Precision, w: &[f32], out: usize, input: usize) {
+        self.packed.transposed(cpu, precision, w, out, input);
     }
 
     /// Width of the input.
     pub fn input(&self) -> usize {
-        self.forward.k
+        self.packed.k
     }
 
     /// Width of the output.
     pub fn out(&self) -> usize {
-        self.forward.n
+        self.packed.n
+    }
+
+    /// What the inputs of its products are rounded to.
+    pub fn precision(&self) -> Precision {
+        self.packed.precision
     }
 }
 
 /// y = x·Wᵀ, or y += x·Wᵀ with `accumulate` (for a residual, or a bias that y already holds).
-pub fn linear_fwd(cpu: &Cpu, y: &mut [f32], x: &[f32], w: &Linear, accumulate: bool) {
-    let rows = x.len() / w.input();
-    gemm(cpu, rows, w.out(), w.input(), Left::rows(x, w.input()), Right::Packed(&w.forward), y, accumulate);
+pub fn linear_fwd(cpu: &Cpu, y: &mut [f32], x: &[f32], layer: &Linear, accumulate: bool) {
+    let (out, input) = (layer.out(), layer.input());
+    gemm(cpu, x.len() / input, out, input, Left::rows(x, input), Right::Packed(&layer.packed), y, accumulate);
 }
 
 /// y += x·Wᵀ on the first columns of a wider y, whose rows lie `y_row` apart.
-pub fn linear_fwd_columns(cpu: &Cpu, y: &mut [f32], y_row: usize, x: &[f32], w: &Linear) {
-    let rows = x.len() / w.input();
-    let (x, packed) = (Left::rows(x, w.input()), Right::Packed(&w.forward));
-    gemm_strided(cpu, rows, w.out(), w.input(), x, packed, y, y_row, true);
+pub fn linear_fwd_columns(cpu: &Cpu, y: &mut [f32], y_row: usize, x: &[f32], layer: &Linear) {
+    let (out, input) = (layer.out(), layer.input());
+    let (rows, right) = (x.len() / input, Right::Packed(&layer.packed));
+    gemm_strided(cpu, rows, out, input, Left::rows(x, input), right, y, y_row, true);
 }
 
-/// dx += dy·W, or dx = dy·W without `accumulate`.
-pub fn linear_bwd_input(cpu: &Cpu, dx: &mut [f32], dy: &[f32], w: &Linear, accumulate: bool) {
-    let rows = dy.len() / w.out();
-    gemm(cpu, rows, w.input(), w.out(), Left::rows(dy, w.out()), Right::Packed(&w.backward), dx, accumulate);
+/// dx += dy·W, or dx = dy·W without `accumulate`; `w` is the weight that `layer` was packed from.
+pub fn linear_bwd_input(cpu: &Cpu, dx: &mut [f32], dy: &[f32], layer: &Linear, w: &[f32], accumulate: bool) {
+    let (out, input) = (layer.out(), layer.input());
+    let right = Right::Rows(w, layer.precision());
+    gemm(cpu, dy.len() / out, input, out, Left::rows(dy, out), right, dx, accumulate);
 }
 
 /// dW += dyᵀ·x, each element one chain over the rows in their order.
-pub fn linear_bwd_weight(cpu: &Cpu, dw: &mut [f32], dy: &[f32], x: &[f32], out: usize, input: usize) {
-    let rows = dy.len() / out;
-    gemm(cpu, out, input, rows, Left::transposed(dy, out), Right::Rows(x), dw, true);
+pub fn linear_bwd_weight(cpu: &Cpu, dw: &mut [f32], dy: &[f32], x: &[f32], layer: &Linear) {
+    let (out, input) = (layer.out(), layer.input());
+    let right = Right::Rows(x, layer.precision());
+    gemm(cpu, out, input, dy.len() / out, Left::transposed(dy, out), right, dw, true);
 }
 
 /// Every row of y becomes the bias.

@@ -227,7 +227,16 @@ impl Transformer {
         let act = sized(&mut scratch.act, rows * ff);
         swiglu_fwd(cpu, act, &acts.gate_up, ff);
         let dact = sized(&mut scratch.dact, rows * ff);
-        packed.down.backward(cpu, dact, dx, act, grads, &trained(&places.down), &mut scratch.low);
+        packed.down.backward(
+            cpu,
+            dact,
+            dx,
+            act,
+            &w[places.down.clone()],
+            grads,
+            &trained(&places.down),
+            &mut scratch.low,
+        );
         let dgate_up = zeroed(&mut scratch.dgate_up, rows * 2 * ff);
         swiglu_bwd(cpu, dgate_up, dact, &acts.gate_up, ff);
         // gate, up = norm(mid)·Wᵀ; the norm's output is computed again
@@ -235,7 +244,16 @@ impl Transformer {
         let rstd = sized(&mut scratch.draw, rows);
         rmsnorm_fwd(cpu, normed, d, rstd, &acts.mid, &w[places.post_norm.clone()], eps, plain);
         let dnormed = sized(&mut scratch.dnormed, rows * d);
-        packed.gate_up.backward(cpu, dnormed, dgate_up, normed, grads, &trained(&places.gate_up), &mut scratch.low);
+        packed.gate_up.backward(
+            cpu,
+            dnormed,
+            dgate_up,
+            normed,
+            &w[places.gate_up.clone()],
+            grads,
+            &trained(&places.gate_up),
+            &mut scratch.low,
+        );
         if full {
             let dgain = &mut grads[places.post_norm.clone()];
             rmsnorm_gain_bwd(cpu, dgain, dnormed, d, &acts.mid_rstd, &acts.mid, plain);
@@ -244,7 +262,16 @@ impl Transformer {
 
         // mid = x + attention·Woᵀ
         let dattention = sized(&mut scratch.dattention, rows * heads.q_width());
-        packed.o.backward(cpu, dattention, dx, &acts.attention, grads, &trained(&places.o), &mut scratch.low);
+        packed.o.backward(
+            cpu,
+            dattention,
+            dx,
+            &acts.attention,
+            &w[places.o.clone()],
+            grads,
+            &trained(&places.o),
+            &mut scratch.low,
+        );
         let dqkv = zeroed(&mut scratch.dqkv, rows * heads.row());
         attention_bwd(cpu, dqkv, dattention, &acts.attention, &acts.qkv, tree, heads);
         self.rope_heads(cpu, dqkv, positions, true);
@@ -275,7 +302,16 @@ impl Transformer {
         let rstd = sized(&mut scratch.draw, rows);
         rmsnorm_fwd(cpu, normed, d, rstd, &acts.x, &w[places.input_norm.clone()], eps, plain);
         let dnormed = sized(&mut scratch.dnormed, rows * d);
-        packed.qkv.backward(cpu, dnormed, dqkv, normed, grads, &trained(&places.qkv), &mut scratch.low);
+        packed.qkv.backward(
+            cpu,
+            dnormed,
+            dqkv,
+            normed,
+            &w[places.qkv.clone()],
+            grads,
+            &trained(&places.qkv),
+            &mut scratch.low,
+        );
         if full {
             let dgain = &mut grads[places.input_norm.clone()];
             rmsnorm_gain_bwd(cpu, dgain, dnormed, d, &acts.x_rstd, &acts.x, plain);

@@ -16,6 +16,7 @@ use crate::lora::{Lora, Module};
 use crate::ops::attention::{Heads, attention_fwd};
 use crate::ops::embedding::{embedding_bwd, embedding_fwd};
 use crate::ops::head::{self, PerTarget, RowSeeds, RowStats, Target};
+pub use crate::ops::linear::Precision;
 use crate::ops::linear::{Linear, linear_bwd_input, linear_bwd_weight, linear_fwd};
 use crate::ops::norm::{Layout, rmsnorm_bwd, rmsnorm_fwd, rmsnorm_gain_bwd};
 use crate::ops::rope::RopeTable;
@@ -43,6 +44,7 @@ pub struct Transformer {
     value_head: Option<(Range<usize>, Range<usize>)>,
     layers: Vec<PackedLayer>,
     head: Linear,
+    precision: Precision,
     rope: RopeTable,
     /// Buffers of decode workers, kept from call to call.
     workspaces: Mutex<Vec<decode::Workspace>>,
@@ -113,25 +115,35 @@ impl Gradients {
 }
 
 impl Transformer {
-    /// A model of this shape with these weights, packed, for its own context of `max_positions`.
+    /// A model of this shape with these weights, packed for products of this precision, for its own context of `max_positions`.
+    ///
+    /// With bf16 the inputs of every linear product (activations, their gradients, weights) are rounded; everything else is f32: the
+    /// weights themselves and so the embedding's rows, sums, the residual stream, norms, attention, the log-softmax, gradients.
     ///
     /// **Panics** when the weights belong to another shape.
-    pub fn new(cpu: &Cpu, config: Config, params: Params) -> Self {
+    pub fn new(cpu: &Cpu, config: Config, params: Params, precision: Precision) -> Self {
         assert_eq!(*params.table, Table::new(&config), "the weights are those of this shape");
-        Self::assemble(cpu, config, params, None)
+        Self::assemble(cpu, config, params, precision, None)
     }
 
     /// A model with frozen weights and adapters that are trained, over [`Lora::table`]; a value head is among the latter.
     ///
     /// **Panics** when weights or adapters belong to another shape, and when the weights have a value head.
-    pub fn with_adapters(cpu: &Cpu, config: Config, base: Params, settings: Lora, adapters: Params) -> Self {
+    pub fn with_adapters(
+        cpu: &Cpu,
+        config: Config,
+        base: Params,
+        precision: Precision,
+        settings: Lora,
+        adapters: Params,
+    ) -> Self {
         let without_value = Config { value_head: false, ..config.clone() };
         assert_eq!(*base.table, Table::new(&without_value), "the weights are those of this shape");
         assert_eq!(*adapters.table, settings.table(&config), "the adapters are those of this shape");
-        Self::assemble(cpu, config, base, Some(Adapters { settings, params: adapters, active: true }))
+        Self::assemble(cpu, config, base, precision, Some(Adapters { settings, params: adapters, active: true }))
     }
 
-    fn assemble(cpu: &Cpu, config: Config, params: Params, lora: Option<Adapters>) -> Self {
+    fn assemble(cpu: &Cpu, config: Config, params: Params, precision: Precision, lora: Option<Adapters>) -> Self {
         let table = params.table.clone();
         let range = |table: &Table, name: &str| table.find(name).map(|e| e.range());
         let embedding = range(&table, "model.embed_tokens.weight").unwrap_or_default();
@@ -147,6 +159,7 @@ impl Transformer {
             layers: vec![PackedLayer::default(); config.n_layers],
             head: Linear::default(),
             rope: RopeTable::new(&config.rope, config.head_dim, config.max_positions, config.max_positions),
+            precision,
             workspaces: Mutex::default(),
             params,
             lora,
@@ -233,6 +246,11 @@ impl Transformer {
         &self.params
     }
 
+    /// What the inputs of the linear products are rounded to.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
     /// What is trained: the adapters if there are any (and the value head with them), else the weights.
     pub fn trained(&self) -> &Params {
         self.lora.as_ref().map_or(&self.params, |lora| &lora.params)
@@ -283,25 +301,25 @@ impl Transformer {
     }
 
     fn pack(&mut self, cpu: &Cpu) {
-        let (config, w) = (&self.config, &self.params.data);
+        let (config, w, precision) = (&self.config, &self.params.data, self.precision);
         let (d, ff) = (config.d_model, config.d_ff);
         for (packed, places) in self.layers.iter_mut().zip(&self.places) {
-            packed.qkv.base.pack(cpu, &w[places.qkv.clone()], self.heads.row(), d, true);
-            packed.o.base.pack(cpu, &w[places.o.clone()], d, self.heads.q_width(), true);
-            packed.gate_up.base.pack(cpu, &w[places.gate_up.clone()], 2 * ff, d, true);
-            packed.down.base.pack(cpu, &w[places.down.clone()], d, ff, true);
+            packed.qkv.base.pack(cpu, precision, &w[places.qkv.clone()], self.heads.row(), d);
+            packed.o.base.pack(cpu, precision, &w[places.o.clone()], d, self.heads.q_width());
+            packed.gate_up.base.pack(cpu, precision, &w[places.gate_up.clone()], 2 * ff, d);
+            packed.down.base.pack(cpu, precision, &w[places.down.clone()], d, ff);
         }
-        self.head.pack(cpu, &w[self.lm_head.clone()], config.vocab, d, true);
+        self.head.pack(cpu, precision, &w[self.lm_head.clone()], config.vocab, d);
     }
 
     fn pack_adapters(&mut self, cpu: &Cpu) {
         let Some(lora) = &self.lora else { return };
-        let (w, rank) = (&lora.params.data, lora.settings.rank);
+        let (w, rank, precision) = (&lora.params.data, lora.settings.rank, self.precision);
         for layer in &mut self.layers {
             for projection in [&mut layer.qkv, &mut layer.o, &mut layer.gate_up, &mut layer.down] {
                 for Adapter { columns, a, b, a_packed, b_packed } in &mut projection.adapters {
-                    a_packed.pack(cpu, &w[a.clone()], rank, a.len() / rank, false);
-                    b_packed.pack(cpu, &w[b.clone()], columns.len(), rank, false);
+                    a_packed.pack(cpu, precision, &w[a.clone()], rank, a.len() / rank);
+                    b_packed.pack(cpu, precision, &w[b.clone()], columns.len(), rank);
                 }
             }
         }
@@ -489,9 +507,10 @@ impl Transformer {
                 if self.lora.is_none() {
                     let dhead =
                         if tied_head.is_empty() { &mut grads[self.lm_head.clone()] } else { &mut tied_head[..] };
-                    linear_bwd_weight(cpu, dhead, logits, &hidden.normed, vocab, d);
+                    linear_bwd_weight(cpu, dhead, logits, &hidden.normed, &self.head);
                 }
-                linear_bwd_input(cpu, dnormed, logits, &self.head, false);
+                let w = &self.params.data[self.lm_head.clone()];
+                linear_bwd_input(cpu, dnormed, logits, &self.head, w, false);
             }
             if let Some((w, b)) = &self.value_head
                 && !seeds.value.is_empty()

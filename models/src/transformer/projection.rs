@@ -58,36 +58,47 @@ impl Projection {
         }
     }
 
-    /// dx = dy·W and the adapters' share of it; adds the gradients of what is trained to `grads`.
+    /// dx = dy·W (`w` is the base weight) and the adapters' share of it; adds the gradients of what is trained to `grads`.
     pub fn backward(
         &self,
         cpu: &Cpu,
         dx: &mut [f32],
         dy: &[f32],
         x: &[f32],
+        w: &[f32],
         grads: &mut [f32],
         trained: &Trained<'_>,
         low: &mut [Vec<f32>; 2],
     ) {
         let (out, input) = (self.base.out(), self.base.input());
         let rows = dy.len() / out;
-        linear_bwd_input(cpu, dx, dy, &self.base, false);
+        let precision = self.base.precision();
+        linear_bwd_input(cpu, dx, dy, &self.base, w, false);
         match trained {
-            Trained::Base(place) => linear_bwd_weight(cpu, &mut grads[place.clone()], dy, x, out, input),
+            Trained::Base(place) => linear_bwd_weight(cpu, &mut grads[place.clone()], dy, x, &self.base),
             Trained::Adapters { numbers, scale } => {
                 let [low, dlow] = low;
                 for adapter in &self.adapters {
                     let (from, width, rank) = (adapter.columns.start, adapter.columns.len(), adapter.rank());
                     adapter.down(cpu, x, *scale, low);
                     let dy_t = Left { data: &dy[from..], row: 1, step: out };
-                    gemm(cpu, width, rank, rows, dy_t, Right::Rows(low), &mut grads[adapter.b.clone()], true);
+                    gemm(
+                        cpu,
+                        width,
+                        rank,
+                        rows,
+                        dy_t,
+                        Right::Rows(low, precision),
+                        &mut grads[adapter.b.clone()],
+                        true,
+                    );
                     let dlow = sized(dlow, rows * rank);
                     let dy = Left { data: &dy[from..], row: out, step: 1 };
-                    gemm(cpu, rows, rank, width, dy, Right::Rows(&numbers[adapter.b.clone()]), dlow, false);
+                    gemm(cpu, rows, rank, width, dy, Right::Rows(&numbers[adapter.b.clone()], precision), dlow, false);
                     dlow.iter_mut().for_each(|x| *x *= scale);
                     let da = &mut grads[adapter.a.clone()];
-                    gemm(cpu, rank, input, rows, Left::transposed(dlow, rank), Right::Rows(x), da, true);
-                    let a = Right::Rows(&numbers[adapter.a.clone()]);
+                    gemm(cpu, rank, input, rows, Left::transposed(dlow, rank), Right::Rows(x, precision), da, true);
+                    let a = Right::Rows(&numbers[adapter.a.clone()], precision);
                     gemm_strided(cpu, rows, input, rank, Left::rows(dlow, rank), a, dx, input, true);
                 }
             }

@@ -4,7 +4,11 @@
 //! AVX2 registers, or an array that the compiler maps to what there is (four NEON registers on aarch64). Each operation
 //! is exactly rounded, and sums combine the lanes in one fixed tree, so all instruction paths give equal bits.
 //!
+//! [`bf16`] defines the product of pairs of bf16, which all paths compute as the AVX512-BF16 instruction does.
+//!
 //! [`Isa`] says which path runs; it is chosen once at run time and can be forced with the variable `RAGEN_ISA`.
+
+pub mod bf16;
 
 /// Lanes of a vector on every path.
 pub const LANES: usize = 16;
@@ -12,6 +16,8 @@ pub const LANES: usize = 16;
 /// An instruction path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
+    /// AVX-512F with AVX512-BF16: as [`Isa::Avx512`], and products of bf16 in hardware.
+    Avx512Bf16,
     /// AVX-512F: 16 lanes in a register.
     Avx512,
     /// AVX2 with FMA: 16 lanes in two registers.
@@ -24,6 +30,7 @@ impl Isa {
     /// The name that `RAGEN_ISA` takes.
     pub fn name(self) -> &'static str {
         match self {
+            Isa::Avx512Bf16 => "avx512bf16",
             Isa::Avx512 => "avx512",
             Isa::Avx2 => "avx2",
             Isa::Plain => "plain",
@@ -37,6 +44,9 @@ impl Isa {
         {
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
             if avx2 && is_x86_feature_detected!("avx512f") {
+                if is_x86_feature_detected!("avx512bf16") && bf16::instruction_is_as_promised() {
+                    paths.push(Isa::Avx512Bf16);
+                }
                 paths.push(Isa::Avx512);
             }
             if avx2 {
@@ -107,6 +117,14 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn select_sign(x: Self::V, a: Self::V, b: Self::V) -> Self::V;
     /// p · 2^k, where `shifted` is k + 1.5·2^23 and the result is a normal number.
     unsafe fn scale_by_power(p: Self::V, shifted: Self::V) -> Self::V;
+    /// Denormal lanes become zeros of their sign.
+    unsafe fn flush(v: Self::V) -> Self::V;
+    /// Per lane a pair of bf16 in one word: `odd` rounded in the high half, `even` rounded in the low half.
+    unsafe fn pair(even: Self::V, odd: Self::V) -> Self::V;
+    /// The lanes rounded to bf16, to memory.
+    unsafe fn narrow(to: *mut u16, v: Self::V);
+    /// c + a · b over pairs of bf16, in the order of the instruction (see [`bf16`]); c holds no denormal.
+    unsafe fn dot2(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// The lanes as an array.
     #[inline(always)]
     unsafe fn lanes(v: Self::V) -> [f32; LANES] {
@@ -262,259 +280,27 @@ unsafe impl Simd for Plain {
     unsafe fn scale_by_power(p: Self::V, shifted: Self::V) -> Self::V {
         std::array::from_fn(|i| f32::from_bits(p[i].to_bits().wrapping_add(shifted[i].to_bits() << 23)))
     }
+    #[inline(always)]
+    unsafe fn flush(v: Self::V) -> Self::V {
+        v.map(bf16::flush)
+    }
+    #[inline(always)]
+    unsafe fn pair(even: Self::V, odd: Self::V) -> Self::V {
+        std::array::from_fn(|i| bf16::pair(even[i], odd[i]))
+    }
+    #[inline(always)]
+    unsafe fn narrow(to: *mut u16, v: Self::V) {
+        // SAFETY: the caller vouches for 16 writable elements; the write is unaligned.
+        unsafe { to.cast::<[u16; LANES]>().write_unaligned(v.map(bf16::round)) };
+    }
+    #[inline(always)]
+    unsafe fn dot2(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        std::array::from_fn(|i| bf16::dot2(a[i], b[i], c[i]))
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Isa, LANES, Simd};
-    use std::arch::x86_64::*;
-
-    /// AVX2 with FMA: two registers of 8.
-    #[derive(Clone, Copy)]
-    pub(crate) struct Avx2;
-
-    /// Sixteen ones in the sign bit, then sixteen zeros: a window into it is the mask of the first n lanes.
-    static MASK: [i32; 2 * LANES] = {
-        let mut mask = [0; 2 * LANES];
-        let mut i = 0;
-        while i < LANES {
-            mask[i] = -1;
-            i += 1;
-        }
-        mask
-    };
-
-    #[inline(always)]
-    unsafe fn masks(n: usize) -> (__m256i, __m256i) {
-        debug_assert!(n <= LANES);
-        // SAFETY: n ≤ 16, so the window of 16 starts inside the first half of the table.
-        unsafe {
-            let p = MASK.as_ptr().add(LANES - n);
-            (_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(8).cast()))
-        }
-    }
-
-    // SAFETY: `dispatch!` runs these only under AVX2 and FMA.
-    unsafe impl Simd for Avx2 {
-        type V = (__m256, __m256);
-        const MR: usize = 6;
-        const NV: usize = 1;
-        const ISA: Isa = Isa::Avx2;
-
-        #[inline(always)]
-        unsafe fn splat(x: f32) -> Self::V {
-            // SAFETY: see the impl; register-only, as are the arithmetic methods below.
-            unsafe {
-                let v = _mm256_set1_ps(x);
-                (v, v)
-            }
-        }
-        #[inline(always)]
-        unsafe fn load(p: *const f32) -> Self::V {
-            // SAFETY: the caller vouches for 16 readable elements.
-            unsafe { (_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
-        }
-        #[inline(always)]
-        unsafe fn load_n(p: *const f32, n: usize) -> Self::V {
-            // SAFETY: the caller vouches for n readable elements; masked-off lanes are not read.
-            unsafe {
-                if n == LANES {
-                    return Self::load(p);
-                }
-                let (low, high) = masks(n);
-                (_mm256_maskload_ps(p, low), _mm256_maskload_ps(p.wrapping_add(8), high))
-            }
-        }
-        #[inline(always)]
-        unsafe fn store(p: *mut f32, v: Self::V) {
-            // SAFETY: the caller vouches for 16 writable elements.
-            unsafe {
-                _mm256_storeu_ps(p, v.0);
-                _mm256_storeu_ps(p.add(8), v.1);
-            }
-        }
-        #[inline(always)]
-        unsafe fn store_n(p: *mut f32, n: usize, v: Self::V) {
-            // SAFETY: the caller vouches for n writable elements. Masked stores are slow on many machines, so a part of a
-            // vector goes through the stack.
-            unsafe {
-                if n == LANES {
-                    return Self::store(p, v);
-                }
-                debug_assert!(n < LANES);
-                let lanes = Self::lanes(v);
-                std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
-            }
-        }
-        #[inline(always)]
-        unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { (_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)) }
-        }
-        #[inline(always)]
-        unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { (_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1)) }
-        }
-        #[inline(always)]
-        unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { (_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1)) }
-        }
-        #[inline(always)]
-        unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { (_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1)) }
-        }
-        #[inline(always)]
-        unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { (_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1)) }
-        }
-        #[inline(always)]
-        unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { (_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1)) }
-        }
-        #[inline(always)]
-        unsafe fn abs(a: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe {
-                let sign = _mm256_set1_ps(-0.0);
-                (_mm256_andnot_ps(sign, a.0), _mm256_andnot_ps(sign, a.1))
-            }
-        }
-        #[inline(always)]
-        unsafe fn zero_below(x: Self::V, bound: Self::V, y: Self::V) -> Self::V {
-            // SAFETY: register-only. Not-less-than is true for NaN, which so passes through.
-            unsafe {
-                (
-                    _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(x.0, bound.0), y.0),
-                    _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(x.1, bound.1), y.1),
-                )
-            }
-        }
-        #[inline(always)]
-        unsafe fn select_sign(x: Self::V, a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe {
-                let zero = _mm256_setzero_ps();
-                (
-                    _mm256_blendv_ps(a.0, b.0, _mm256_cmp_ps::<_CMP_LT_OQ>(x.0, zero)),
-                    _mm256_blendv_ps(a.1, b.1, _mm256_cmp_ps::<_CMP_LT_OQ>(x.1, zero)),
-                )
-            }
-        }
-        #[inline(always)]
-        unsafe fn scale_by_power(p: Self::V, shifted: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe {
-                let scale = |p: __m256, s: __m256| {
-                    let bits = _mm256_slli_epi32::<23>(_mm256_castps_si256(s));
-                    _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), bits))
-                };
-                (scale(p.0, shifted.0), scale(p.1, shifted.1))
-            }
-        }
-    }
-
-    /// AVX-512F: one register of 16.
-    #[derive(Clone, Copy)]
-    pub(crate) struct Avx512;
-
-    #[inline(always)]
-    fn mask(n: usize) -> __mmask16 {
-        ((1u32 << n) - 1) as __mmask16
-    }
-
-    // SAFETY: `dispatch!` runs these only under AVX-512F.
-    unsafe impl Simd for Avx512 {
-        type V = __m512;
-        const MR: usize = 12;
-        const NV: usize = 2;
-        const ISA: Isa = Isa::Avx512;
-
-        #[inline(always)]
-        unsafe fn splat(x: f32) -> Self::V {
-            // SAFETY: see the impl; register-only, as are the arithmetic methods below.
-            unsafe { _mm512_set1_ps(x) }
-        }
-        #[inline(always)]
-        unsafe fn load(p: *const f32) -> Self::V {
-            // SAFETY: the caller vouches for 16 readable elements.
-            unsafe { _mm512_loadu_ps(p) }
-        }
-        #[inline(always)]
-        unsafe fn load_n(p: *const f32, n: usize) -> Self::V {
-            // SAFETY: the caller vouches for n readable elements; masked-off lanes are not read.
-            unsafe { _mm512_maskz_loadu_ps(mask(n), p) }
-        }
-        #[inline(always)]
-        unsafe fn store(p: *mut f32, v: Self::V) {
-            // SAFETY: the caller vouches for 16 writable elements.
-            unsafe { _mm512_storeu_ps(p, v) }
-        }
-        #[inline(always)]
-        unsafe fn store_n(p: *mut f32, n: usize, v: Self::V) {
-            // SAFETY: the caller vouches for n writable elements; masked-off lanes are not written.
-            unsafe { _mm512_mask_storeu_ps(p, mask(n), v) }
-        }
-        #[inline(always)]
-        unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { _mm512_add_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { _mm512_sub_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { _mm512_mul_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { _mm512_div_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { _mm512_fmadd_ps(a, b, c) }
-        }
-        #[inline(always)]
-        unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { _mm512_max_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn abs(a: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { _mm512_abs_ps(a) }
-        }
-        #[inline(always)]
-        unsafe fn zero_below(x: Self::V, bound: Self::V, y: Self::V) -> Self::V {
-            // SAFETY: register-only. Not-less-than is true for NaN, which so passes through.
-            unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, bound), y) }
-        }
-        #[inline(always)]
-        unsafe fn select_sign(x: Self::V, a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe { _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, _mm512_setzero_ps()), b) }
-        }
-        #[inline(always)]
-        unsafe fn scale_by_power(p: Self::V, shifted: Self::V) -> Self::V {
-            // SAFETY: register-only.
-            unsafe {
-                let bits = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
-                _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), bits))
-            }
-        }
-    }
-}
-
+mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
@@ -530,7 +316,7 @@ macro_rules! dispatch {
             #[target_feature(enable = "avx512f")]
             unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: this function's features are those that the path needs.
-                unsafe { $kernel::<$crate::simd::Avx512>($($arg),*) }
+                unsafe { $kernel::<$crate::simd::Avx512<false>>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
@@ -541,7 +327,7 @@ macro_rules! dispatch {
             match isa {
                 // SAFETY: an `Isa` other than `Plain` is only made by `Isa::available`, which asked the machine.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Isa::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::simd::Isa::Avx512 | $crate::simd::Isa::Avx512Bf16 => unsafe { avx512($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
@@ -552,6 +338,29 @@ macro_rules! dispatch {
     };
 }
 pub(crate) use dispatch;
+
+/// [`dispatch!`] for kernels that multiply bf16: they have a path of their own where the machine has the instruction.
+macro_rules! dispatch_products {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $kernel:ident) => {
+        $(#[$meta])*
+        $vis fn $name(isa: $crate::simd::Isa, $($arg: $ty),*) {
+            $crate::simd::dispatch!(fn others($($arg: $ty),*) = $kernel);
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bf16")]
+            unsafe fn avx512bf16($($arg: $ty),*) {
+                // SAFETY: this function's features are those that the path needs.
+                unsafe { $kernel::<$crate::simd::Avx512<true>>($($arg),*) }
+            }
+            match isa {
+                // SAFETY: this `Isa` is only made by `Isa::available`, which asked the machine.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Isa::Avx512Bf16 => unsafe { avx512bf16($($arg),*) },
+                _ => others(isa, $($arg),*),
+            }
+        }
+    };
+}
+pub(crate) use dispatch_products;
 
 #[cfg(test)]
 mod tests {
