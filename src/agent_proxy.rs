@@ -4,12 +4,12 @@
 //! function of (key of the rollout, group, member, turn, position), so the order of play reaches no result (decision D8).
 
 use crate::config;
-use crate::context_manager::ContextManager;
+use crate::context_manager::{ContextError, ContextManager, Conversation, Prompt};
 use crate::env_manager::metrics::{Metrics, add_pass_at_k, aggregate, episode_metrics};
 use crate::env_manager::{EnvManager, EnvManagerError, Episode};
-use crate::policy::{Finish, Policy, PolicyError, Request, Response, Sampling, SequenceId};
+use crate::policy::{Finish, Policy, PolicyError, Request, Response, Sampling, SequenceId, Stop};
 use crate::protocol::parse;
-use crate::trajectory::{Outcome, Played, Provenance, Tokens, Trajectory, Turn};
+use crate::trajectory::{Outcome, Played, Provenance, TokenRow, Trajectory, Turn};
 use ragen_envs::EnvError;
 use ragen_models::random::Key;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,9 @@ pub enum RolloutError {
     /// Its levels cannot be chosen.
     #[error(transparent)]
     EnvManager(#[from] EnvManagerError),
+    /// A prompt cannot be laid out.
+    #[error(transparent)]
+    Context(#[from] ContextError),
     /// Not one environment works.
     #[error("every environment of the rollout is broken; the first says: {0}")]
     AllBroken(EnvError),
@@ -77,8 +80,9 @@ struct Seat {
     index: usize,
     sequence: SequenceId,
     trajectory: Trajectory,
-    /// The tokens of the present turn's prompt.
-    prompt: Tokens,
+    conversation: Conversation,
+    /// The present turn's prompt.
+    prompt: Prompt,
     observation: String,
 }
 
@@ -97,7 +101,9 @@ pub fn play(
     let mut waiting = (0..envs.episodes.len()).filter(|index| !lost.contains(index));
     let mut seats: Vec<Seat> = Vec::new();
     let mut done: BTreeMap<usize, Trajectory> = BTreeMap::new();
-    let stop = how.context.stop_ids();
+    let stop_ids = how.context.stop_ids();
+    let completes_answer: &dyn Fn(&[u32]) -> bool = &|response| how.context.completes_answer(response);
+    let stop = Stop { ids: &stop_ids, says: how.context.stops_by_text().then_some(completes_answer) };
     loop {
         // An episode that ends frees its place for the next one.
         while seats.len() < PLACES
@@ -111,9 +117,12 @@ pub fn play(
         let mut playing = Vec::with_capacity(seats.len());
         for mut seat in seats {
             let episode = &mut envs.episodes[seat.index];
-            seat.read(how.context, episode);
-            match how.context.has_room(seat.trajectory.tokens.len() + seat.prompt.len()) {
-                true => playing.push(seat),
+            seat.read(how.context, episode)?;
+            match how.context.has_room(seat.row_tokens() + seat.prompt.tokens.len()) {
+                true => {
+                    seat.begin_row(policy);
+                    playing.push(seat);
+                }
                 false => {
                     episode.outcome = Outcome { truncated: true, context_full: true, ..episode.outcome };
                     seat.leave(policy, episode, &mut done);
@@ -146,7 +155,7 @@ pub fn play(
     }
     rollout.trajectories = done.into_values().collect();
     let never_played = rollout.trajectories.iter().all(|t| t.turns.is_empty() && t.outcome.context_full);
-    if let (true, Some(prompt_tokens)) = (never_played, rollout.trajectories.iter().map(|t| t.tokens.len()).min()) {
+    if let (true, Some(prompt_tokens)) = (never_played, rollout.trajectories.iter().map(Trajectory::n_tokens).min()) {
         return Err(RolloutError::NoRoom { prompt_tokens });
     }
     rollout.metrics = measure(&rollout, envs);
@@ -163,7 +172,14 @@ impl Seat {
             state_hash: episode.state_hash,
             ..Trajectory::default()
         };
-        Seat { index, sequence, trajectory, prompt: Tokens::default(), observation: String::new() }
+        Seat {
+            index,
+            sequence,
+            trajectory,
+            conversation: Conversation::default(),
+            prompt: Prompt::default(),
+            observation: String::new(),
+        }
     }
 
     /// The turn that is played next, from 1.
@@ -172,16 +188,34 @@ impl Seat {
     }
 
     /// Lays out the next prompt.
-    fn read(&mut self, context: &ContextManager, episode: &Episode) {
-        self.prompt = context.prompt(episode, self.turn(), self.trajectory.turns.last());
+    fn read(&mut self, context: &ContextManager, episode: &Episode) -> Result<(), ContextError> {
+        self.prompt = context.prompt(&mut self.conversation, episode, &self.trajectory)?;
         self.observation = episode.observation();
+        Ok(())
+    }
+
+    /// Tokens before the prompt in its row.
+    fn row_tokens(&self) -> usize {
+        if self.prompt.starts_row { 0 } else { self.trajectory.rows.last().map_or(0, |row| row.tokens.len()) }
+    }
+
+    /// Begins the prompt's row, and with it another sequence, if it has one of its own.
+    fn begin_row(&mut self, policy: &mut dyn Policy) {
+        if !self.prompt.starts_row {
+            return;
+        }
+        if !self.trajectory.rows.is_empty() {
+            policy.close(self.sequence);
+            self.sequence = policy.open();
+        }
+        self.trajectory.rows.push(TokenRow::default());
     }
 
     fn request<'a>(&'a self, context: &ContextManager, key: Key) -> Request<'a> {
         let of = &self.trajectory;
         Request {
             sequence: self.sequence,
-            prompt: &self.prompt.ids,
+            prompt: &self.prompt.tokens.ids,
             key: key.with(of.group as u64).with(of.member as u64).with(self.turn() as u64),
             max_new_tokens: context.response_tokens,
         }
@@ -189,10 +223,12 @@ impl Seat {
 
     /// Takes in a response: its tokens as they are, and what the environment makes of its text.
     fn answer(&mut self, how: Play<'_>, episode: &mut Episode, response: Response) -> Result<(), EnvError> {
-        let start = self.trajectory.tokens.len();
-        self.trajectory.tokens.extend(&self.prompt);
-        let prompt = start..self.trajectory.tokens.len();
-        let place = self.trajectory.push_response(&response.ids, &response.logps, &response.kept);
+        let row = self.trajectory.last_row();
+        let start = row.tokens.len();
+        row.tokens.extend(&self.prompt.tokens);
+        let prompt = start..row.tokens.len();
+        let place = row.push_response(&response.ids, &response.logps, &response.kept);
+        let reasoning = how.context.reasoning(&row.tokens.ids, &place);
         let text = how.context.response_text(&episode.rules, &response.ids, response.finish);
         let parsed = parse(&text, &how.context.answer_format(&episode.rules));
         let played = episode.play(&parsed.actions, how.format_penalty)?;
@@ -201,7 +237,8 @@ impl Seat {
         }
         self.trajectory.turns.push(Turn {
             observation: std::mem::take(&mut self.observation),
-            reasoning: how.context.reasoning(&self.trajectory.tokens.ids, &place),
+            reasoning,
+            row: self.trajectory.rows.len() - 1,
             prompt,
             response: place,
             text,
@@ -216,8 +253,8 @@ impl Seat {
     /// very first, which shows why there is nothing else.
     fn leave(mut self, policy: &mut dyn Policy, episode: &Episode, done: &mut BTreeMap<usize, Trajectory>) {
         policy.close(self.sequence);
-        if self.trajectory.tokens.is_empty() {
-            self.trajectory.tokens.extend(&self.prompt);
+        if self.trajectory.rows.is_empty() {
+            self.trajectory.last_row().tokens.extend(&self.prompt.tokens);
         }
         self.trajectory.outcome = episode.outcome;
         done.insert(self.index, self.trajectory);
@@ -244,10 +281,11 @@ fn measure(rollout: &Rollout, envs: &EnvManager) -> Metrics {
     let over_turns = |what: &dyn Fn(&Turn) -> f64| mean(all_turns.iter().map(|turn| what(turn)));
     let over = |what: &dyn Fn(&Trajectory) -> f64| mean(trajectories.iter().map(what));
     let flag = |on: bool| f64::from(u8::from(on));
-    let sampled: usize = trajectories.iter().map(|t| t.targets.len()).sum();
+    let sampled: usize = trajectories.iter().map(Trajectory::n_sampled).sum();
     let prompts: usize = trajectories
         .iter()
-        .flat_map(|t| &t.tokens.provenance)
+        .flat_map(|t| &t.rows)
+        .flat_map(|row| &row.tokens.provenance)
         .filter(|provenance| **provenance != Provenance::Sampled)
         .count();
     let ours = [
@@ -259,7 +297,7 @@ fn measure(rollout: &Rollout, envs: &EnvManager) -> Metrics {
         ("context_full", over(&|t| flag(t.outcome.context_full))),
         ("turns", over(&|t| t.turns.len() as f64)),
         ("actions", over(&|t| t.n_actions() as f64)),
-        ("response_length", over(&|t| t.targets.len() as f64)),
+        ("response_length", over(&|t| t.n_sampled() as f64)),
         ("format_valid", over_turns(&|turn| flag(turn.is_valid()))),
         ("length_cut", over_turns(&|turn| flag(turn.finish != Finish::Stop))),
         ("episodes", trajectories.len() as f64),

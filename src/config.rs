@@ -280,6 +280,18 @@ pub enum ContextMode {
     SingleTurn,
 }
 
+/// What a later prompt of an episode shows of the earlier turns, for a model that brings a chat template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum History {
+    /// What was read and sampled, id by id, where the template shows it so; otherwise a new row as the template shows it.
+    Auto,
+    /// What was read and sampled, id by id, whatever the template would show.
+    Append,
+    /// A new row every turn, as the template shows it.
+    Template,
+}
+
 /// `[rollout]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -310,6 +322,8 @@ pub struct Rollout {
     pub context: ContextMode,
     /// Turns seen in the windowed context modes, the present one included.
     pub context_window: usize,
+    /// What a later prompt shows of the earlier turns, for a model that brings a chat template.
+    pub history: History,
 }
 
 impl Default for Rollout {
@@ -328,6 +342,7 @@ impl Default for Rollout {
             format_penalty: -0.1,
             context: ContextMode::Full,
             context_window: 0,
+            history: History::Auto,
         }
     }
 }

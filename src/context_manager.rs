@@ -1,24 +1,46 @@
 //! The context manager: what the policy reads before each response, as tokens with provenance.
 //!
-//! Template pieces are control ids and our own words; everything an environment says goes through plain encoding, so it
-//! can never turn into a control token (decision D2). The wording is free; which facts a prompt holds, and in which
+//! There are two layouts. A model with the small tokenizer is prompted by its control ids; a model that brings a chat
+//! template by that template, and always in full wording. Everything an environment says goes through plain encoding, so
+//! it can never turn into a control token (decision D2). The wording is free; which facts a prompt holds, and in which
 //! order, is the published one. This module does not know how responses are parsed or rewarded.
 
-use crate::config::{Config, ContextMode, PromptStyle};
+use crate::config::{Config, ContextMode, History, PromptStyle};
 use crate::env_manager::{Episode, TagRules};
 use crate::policy::Finish;
 use crate::protocol::{ANSWER_CLOSE, ANSWER_OPEN, AnswerFormat, THINK_CLOSE, THINK_OPEN};
-use crate::trajectory::{Provenance, Tokens, Turn};
+use crate::trajectory::{Provenance, Tokens, Trajectory};
+use chat::ChatLayout;
+pub use chat::Conversation;
+use ragen_models::chat_template::{Chat, ChatTemplateError};
 use ragen_models::tokenizer::Tokenizer;
 use std::ops::Range;
 use std::sync::Arc;
+use wording::Piece;
+
+mod chat;
+mod wording;
 
 /// Why prompts cannot be laid out as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum ContextError {
     /// The tokenizer lacks a control token.
-    #[error("the tokenizer has no token `{0}`, which prompts are built from")]
+    #[error(
+        "the model brings no chat template, and its tokenizer has no token `{0}`, which prompts are built from without one; \
+         a language model needs chat_template.jinja or chat_template in tokenizer_config.json"
+    )]
     NoToken(&'static str),
+    /// The wording of the small model's tasks for another model.
+    #[error(
+        "rollout.prompt = \"compact\" is for the small model's own words; a model with a chat template needs \"full\""
+    )]
+    Compact,
+    /// Rows as a template shows them, without a template.
+    #[error("rollout.history = \"template\" needs a model that brings a chat template")]
+    NoTemplate,
+    /// The chat template cannot be used.
+    #[error(transparent)]
+    Template(#[from] ChatTemplateError),
     /// A context mode that cannot be trained yet.
     #[error("rollout.context = \"{0}\" is not supported; use \"full\"")]
     Mode(&'static str),
@@ -44,6 +66,24 @@ struct Controls {
     assistant: u32,
 }
 
+/// How prompts become tokens.
+#[derive(Clone)]
+enum Layout {
+    /// Role ids of the small tokenizer.
+    Controls(Controls),
+    /// A model's chat template.
+    Chat(ChatLayout),
+}
+
+/// What the policy reads before a response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// The tokens: all of them, or those after the last response.
+    pub tokens: Tokens,
+    /// It begins a row of its own instead of going on behind the last response.
+    pub starts_row: bool,
+}
+
 /// Lays out prompts.
 #[derive(Clone)]
 pub struct ContextManager {
@@ -53,7 +93,7 @@ pub struct ContextManager {
     pub response_tokens: usize,
     /// Longest sequence in tokens.
     pub context_tokens: usize,
-    controls: Controls,
+    layout: Layout,
     style: PromptStyle,
     force_open_tag: bool,
     force_close_tag: bool,
@@ -63,10 +103,16 @@ pub struct ContextManager {
 }
 
 impl ContextManager {
-    /// A manager for `[rollout]` with this tokenizer and a policy of so many positions.
+    /// A manager for `[rollout]` with a model's tokenizer, its chat template if it brings one, and a policy of so many
+    /// positions.
     ///
     /// **Errors** [`ContextError`].
-    pub fn new(config: &Config, tokenizer: Arc<Tokenizer>, max_positions: usize) -> Result<Self, ContextError> {
+    pub fn new(
+        config: &Config,
+        tokenizer: Arc<Tokenizer>,
+        chat: Option<Arc<Chat>>,
+        max_positions: usize,
+    ) -> Result<Self, ContextError> {
         let rollout = &config.rollout;
         match rollout.context {
             ContextMode::Full if rollout.context_window == 0 => {}
@@ -78,18 +124,17 @@ impl ContextManager {
         if rollout.response_tokens == 0 || rollout.response_tokens >= context_tokens {
             return Err(ContextError::NoRoom { response: rollout.response_tokens, context: context_tokens });
         }
-        let id = |name: &'static str| tokenizer.id(name).ok_or(ContextError::NoToken(name));
-        let system = match rollout.prompt {
-            PromptStyle::Full => Some(id("<system>")?),
-            PromptStyle::Compact => None,
+        let layout = match chat {
+            Some(_) if rollout.prompt == PromptStyle::Compact => return Err(ContextError::Compact),
+            Some(chat) => Layout::Chat(ChatLayout::new(chat, rollout.history)?),
+            None if rollout.history == History::Template => return Err(ContextError::NoTemplate),
+            None => Layout::Controls(controls(&tokenizer, rollout.prompt)?),
         };
-        let controls = Controls { bos: id("<bos>")?, system, user: id("<user>")?, assistant: id("<assistant>")? };
-        id(ANSWER_CLOSE)?;
         Ok(ContextManager {
             tokenizer,
             response_tokens: rollout.response_tokens,
             context_tokens,
-            controls,
+            layout,
             style: rollout.prompt,
             force_open_tag: rollout.force_open_tag,
             force_close_tag: rollout.force_close_tag,
@@ -99,9 +144,36 @@ impl ContextManager {
         })
     }
 
-    /// The ids that end a response.
+    /// The ids that end a response: the closing tag where it is a token, and those that end a turn of the model's.
     pub fn stop_ids(&self) -> Vec<u32> {
-        self.tokenizer.id(ANSWER_CLOSE).into_iter().collect()
+        let mut ids: Vec<u32> = self.tokenizer.id(ANSWER_CLOSE).into_iter().collect();
+        if let Layout::Chat(layout) = &self.layout {
+            ids.extend(&layout.chat.stop_ids);
+        }
+        ids
+    }
+
+    /// Whether responses also end by what they say: a language model may spell the closing tag in several tokens.
+    pub fn stops_by_text(&self) -> bool {
+        matches!(self.layout, Layout::Chat(_))
+    }
+
+    /// Whether the newest id of a response completes the closing tag, which may be spread over several tokens.
+    pub fn completes_answer(&self, response: &[u32]) -> bool {
+        let tag = ANSWER_CLOSE.as_bytes();
+        let Some((newest, before)) = response.split_last() else { return false };
+        let newest = self.tokenizer.bytes(*newest);
+        // Enough of what came before that the tag could end in the newest token's first byte.
+        let mut tail: Vec<u8> = Vec::new();
+        for id in before.iter().rev() {
+            if tail.len() + 1 >= tag.len() {
+                break;
+            }
+            tail.splice(0..0, self.tokenizer.bytes(*id).iter().copied());
+        }
+        let skip = (tail.len() + 1).saturating_sub(tag.len());
+        let text = [&tail[skip..], newest].concat();
+        text.windows(tag.len()).any(|window| window == tag)
     }
 
     /// What a response to an episode of this tag must look like.
@@ -119,98 +191,102 @@ impl ContextManager {
         len + self.response_tokens <= self.context_tokens
     }
 
-    /// The tokens before the next response: the first turn's after nothing, a later one's after the previous response.
+    /// What the policy reads before the next response of an episode; `conversation` is kept from prompt to prompt.
     ///
-    /// `last` is the turn just finished, none before the first; `turn` counts from 1.
-    pub fn prompt(&self, episode: &Episode, turn: usize, last: Option<&Turn>) -> Tokens {
-        let mut prompt = Writer { tokens: Tokens::default(), tokenizer: &self.tokenizer };
-        let rules = &episode.rules;
+    /// **Errors** [`ContextError::Template`] if the chat template refuses the conversation.
+    pub fn prompt(
+        &self,
+        conversation: &mut Conversation,
+        episode: &Episode,
+        trajectory: &Trajectory,
+    ) -> Result<Prompt, ContextError> {
+        match &self.layout {
+            Layout::Controls(controls) => Ok(self.controls_prompt(*controls, episode, trajectory)),
+            Layout::Chat(layout) => self.chat_prompt(layout, conversation, episode, trajectory),
+        }
+    }
+
+    /// A prompt of role ids.
+    fn controls_prompt(&self, controls: Controls, episode: &Episode, trajectory: &Trajectory) -> Prompt {
+        let last = trajectory.turns.last();
+        let mut tokens = Tokens::default();
+        let control = |tokens: &mut Tokens, id: u32| tokens.push(&[id], Provenance::Template);
         if last.is_none() {
-            prompt.control(self.controls.bos);
-            if let Some(system) = self.controls.system {
-                prompt.control(system);
-                self.write_system(&mut prompt, episode);
+            control(&mut tokens, controls.bos);
+            if let Some(system) = controls.system {
+                control(&mut tokens, system);
+                self.push_pieces(&mut tokens, &self.system_message(episode));
             }
         }
         if last.is_some_and(|last| self.closes(last.finish)) {
-            prompt.tag(ANSWER_CLOSE);
+            self.push_tag(&mut tokens, ANSWER_CLOSE);
         }
-        prompt.control(self.controls.user);
-        match self.style {
-            PromptStyle::Compact => {
-                prompt.environment(&episode.observation());
-            }
-            PromptStyle::Full => {
-                if let Some(last) = last {
-                    prompt.words(&format!("Reward of the last turn: {:?}\n\n", last.played.reward + 0.0));
-                }
-                prompt.words(&format!("Turn {turn}\n"));
-                prompt.environment(&episode.observation());
-                if last.is_some_and(|last| last.played.invalid) {
-                    prompt.words("\nThe last response named no action that can be taken; the state is unchanged.");
-                }
-                prompt.words(&format!("\nActions left: {}\nRespond in the form ", episode.actions_left));
-                if self.think {
-                    prompt.tag(THINK_OPEN).words("reasoning").tag(THINK_CLOSE).words(" ");
-                }
-                let length = if rules.max_tokens > 0 { rules.max_tokens } else { self.response_tokens };
-                prompt.tag(ANSWER_OPEN).words("actions").tag(ANSWER_CLOSE);
-                prompt.words(&format!(" with at most {length} tokens.\n"));
-            }
-        }
-        prompt.control(self.controls.assistant);
+        control(&mut tokens, controls.user);
+        let pieces = match self.style {
+            PromptStyle::Compact => vec![Piece::Environment(episode.observation())],
+            PromptStyle::Full => self.user_message(episode, trajectory.turns.len() + 1, last),
+        };
+        self.push_pieces(&mut tokens, &pieces);
+        control(&mut tokens, controls.assistant);
         if self.force_open_tag {
-            prompt.tag(self.answer_format(rules).opening_tag());
+            self.push_tag(&mut tokens, self.answer_format(&episode.rules).opening_tag());
         }
-        prompt.tokens
+        Prompt { tokens, starts_row: last.is_none() }
     }
 
-    /// Instruction, legend, action names, budgets.
-    fn write_system(&self, prompt: &mut Writer<'_>, episode: &Episode) {
-        let rules = &episode.rules;
-        prompt.words("You act step by step in a task.\n").environment(&rules.instruction).words("\n");
-        let legend = rules.legend.to_string();
-        if !legend.is_empty() {
-            prompt.environment(&legend).words("\n");
+    fn push_pieces(&self, tokens: &mut Tokens, pieces: &[Piece]) {
+        for piece in pieces {
+            match piece {
+                Piece::Words(text) => tokens.push(&self.tokenizer.encode_plain(text), Provenance::Template),
+                Piece::Environment(text) => tokens.push(&self.tokenizer.encode_plain(text), Provenance::Environment),
+                Piece::Tag(tag) => self.push_tag(tokens, tag),
+            }
         }
-        if let Some(names) = episode.actions() {
-            prompt.words("Actions: ").environment(&names.join(", ")).words("\n");
+    }
+
+    /// A tag as the policy writes it: its own token where there is one.
+    fn push_tag(&self, tokens: &mut Tokens, tag: &str) {
+        match self.tokenizer.id(tag) {
+            Some(id) => tokens.push(&[id], Provenance::Template),
+            None => tokens.push(&self.tokenizer.encode_plain(tag), Provenance::Template),
         }
-        let (turn, budget) = (self.max_actions_per_turn, rules.max_actions);
-        prompt.words(&match rules.single_action {
-            true => format!("One action a turn, {budget} in all.\n"),
-            false => format!("At most {turn} actions a turn, separated by {}, and {budget} in all.\n", self.separator),
-        });
     }
 
     /// A scripted player's turn as the policy would write it: the ids after the prompt, the closing tag last.
     pub fn response(&self, turn: &ragen_envs::Turn, format: &AnswerFormat) -> Vec<u32> {
-        let mut response = Writer { tokens: Tokens::default(), tokenizer: &self.tokenizer };
         // A word's token has the space before it.
-        let spaced = |text: &str| format!(" {text}");
-        if self.think {
-            response.tag(THINK_OPEN).words(&spaced(&turn.thought)).tag(THINK_CLOSE);
-        }
+        let spaced = |text: &str| Piece::Words(format!(" {text}"));
         let answer = turn.actions.join(&format!(" {} ", format.separator));
-        response.tag(ANSWER_OPEN).words(&spaced(&answer)).tag(ANSWER_CLOSE);
+        let mut pieces = Vec::new();
+        if self.think {
+            pieces.extend([Piece::Tag(THINK_OPEN), spaced(&turn.thought), Piece::Tag(THINK_CLOSE)]);
+        }
+        pieces.extend([Piece::Tag(ANSWER_OPEN), spaced(&answer), Piece::Tag(ANSWER_CLOSE)]);
+        let mut response = Tokens::default();
+        self.push_pieces(&mut response, &pieces);
         match self.force_open_tag {
-            true => response.tokens.ids.split_off(self.opening_len(format)),
-            false => response.tokens.ids,
+            true => response.ids.split_off(self.opening_len(format)),
+            false => response.ids,
         }
     }
 
     /// Tokens of the opening tag.
     fn opening_len(&self, format: &AnswerFormat) -> usize {
-        let mut opening = Writer { tokens: Tokens::default(), tokenizer: &self.tokenizer };
-        opening.tag(format.opening_tag());
-        opening.tokens.len()
+        let mut opening = Tokens::default();
+        self.push_tag(&mut opening, format.opening_tag());
+        opening.len()
     }
 
-    /// A response as text, with the tags that the template puts around it.
+    /// A response as text, with the tags that the template puts around it. A language model's special tokens, such as the
+    /// end of its turn, are no part of what it says.
     pub fn response_text(&self, rules: &TagRules, ids: &[u32], finish: Finish) -> String {
         let open = if self.force_open_tag { self.answer_format(rules).opening_tag() } else { "" };
         let close = if self.closes(finish) { ANSWER_CLOSE } else { "" };
-        [open, &self.tokenizer.decode(ids), close].concat()
+        let said = match &self.layout {
+            Layout::Controls(_) => self.tokenizer.decode(ids),
+            Layout::Chat(_) => self.tokenizer.decode_without_special(ids),
+        };
+        [open, &said, close].concat()
     }
 
     /// Whether the template closes a response that ended like this.
@@ -218,52 +294,47 @@ impl ContextManager {
         self.force_close_tag && finish == Finish::Length
     }
 
-    /// The reasoning's place among `tokens`, given the response's: between the first opening tag and the closing tag
-    /// after it, without blank tokens at either end. `None` without thinking, or if it is not closed or empty.
+    /// The reasoning's place among `tokens`, given the response's: the tokens wholly between the first opening tag and the
+    /// closing tag after it, without blank ones at either end. `None` without thinking, or if it is not closed or empty.
+    ///
+    /// A tag may be a token of its own or be spelled by several, also by some that hold more than the tag.
     pub fn reasoning(&self, tokens: &[u32], response: &Range<usize>) -> Option<Range<usize>> {
-        let (open, close) = (self.tokenizer.id(THINK_OPEN)?, self.tokenizer.id(THINK_CLOSE)?);
-        let find = |id: u32, from: usize| (from..response.end).find(|&i| tokens[i] == id);
-        let start = match self.force_open_tag {
-            true if self.think => response.start,
-            _ => find(open, response.start)? + 1,
+        if !self.think {
+            return None;
+        }
+        // Where each token of the response ends in its bytes.
+        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(response.len()));
+        for id in &tokens[response.clone()] {
+            bytes.extend_from_slice(self.tokenizer.bytes(*id));
+            ends.push(bytes.len());
+        }
+        let find = |tag: &str, from: usize| {
+            let at = bytes[from..].windows(tag.len()).position(|window| window == tag.as_bytes());
+            at.map(|at| from + at)
         };
-        let end = find(close, start)?;
-        let is_blank = |i: &usize| self.tokenizer.decode(&tokens[*i..*i + 1]).trim().is_empty();
+        let first_byte = match self.force_open_tag {
+            true => 0,
+            false => find(THINK_OPEN, 0)? + THINK_OPEN.len(),
+        };
+        let end_byte = find(THINK_CLOSE, first_byte)?;
+        let begins = |i: usize| if i == 0 { 0 } else { ends[i - 1] };
+        let start = (0..ends.len()).find(|&i| begins(i) >= first_byte)?;
+        let end = (start..ends.len()).find(|&i| ends[i] > end_byte)?;
+        let is_blank = |i: &usize| bytes[begins(*i)..ends[*i]].trim_ascii().is_empty();
         let first = (start..end).find(|i| !is_blank(i))?;
         let last = (first..end).rev().find(|i| !is_blank(i))?;
-        self.think.then_some(first..last + 1)
+        Some(response.start + first..response.start + last + 1)
     }
 }
 
-/// Builds a prompt piece by piece.
-struct Writer<'a> {
-    tokens: Tokens,
-    tokenizer: &'a Tokenizer,
-}
-
-impl Writer<'_> {
-    fn control(&mut self, id: u32) {
-        self.tokens.push(&[id], Provenance::Template);
-    }
-
-    fn words(&mut self, text: &str) -> &mut Self {
-        self.tokens.push(&self.tokenizer.encode_plain(text), Provenance::Template);
-        self
-    }
-
-    fn environment(&mut self, text: &str) -> &mut Self {
-        self.tokens.push(&self.tokenizer.encode_plain(text), Provenance::Environment);
-        self
-    }
-
-    /// A tag as the policy writes it: its own token where there is one.
-    fn tag(&mut self, tag: &str) -> &mut Self {
-        match self.tokenizer.id(tag) {
-            Some(id) => self.control(id),
-            None => {
-                self.words(tag);
-            }
-        }
-        self
-    }
+/// The role ids of a tokenizer.
+fn controls(tokenizer: &Tokenizer, style: PromptStyle) -> Result<Controls, ContextError> {
+    let id = |name: &'static str| tokenizer.id(name).ok_or(ContextError::NoToken(name));
+    let system = match style {
+        PromptStyle::Full => Some(id("<system>")?),
+        PromptStyle::Compact => None,
+    };
+    let controls = Controls { bos: id("<bos>")?, system, user: id("<user>")?, assistant: id("<assistant>")? };
+    id(ANSWER_CLOSE)?;
+    Ok(controls)
 }

@@ -238,6 +238,9 @@ pub fn value_term(value: f64, old_value: f64, ret: f64, clip: f64) -> ValueTerm 
 pub struct Targets<'a> {
     /// Trained tokens of each row.
     pub lengths: &'a [usize],
+    /// The episode of each row; rows of one lie next to each other and are one row to the loss's average. Empty: each row
+    /// is an episode.
+    pub episodes: &'a [usize],
     /// Log-probabilities that the tokens were sampled with.
     pub old_logp: &'a [f32],
     /// Advantages.
@@ -357,7 +360,10 @@ impl<'a> Objective<'a> {
                 return Err(ObjectiveError::Length { what, found, n_tokens });
             }
         }
-        let row_weights = config.average.row_weights(targets.lengths, horizon_tokens);
+        let row_weights = match targets.episodes {
+            [] => config.average.row_weights(targets.lengths, horizon_tokens),
+            episodes => episode_weights(config.average, targets.lengths, episodes, horizon_tokens)?,
+        };
         Ok(Objective { config, targets, starts, row_weights, token_weight: 1.0 / (n_tokens as f64 + EPS) })
     }
 
@@ -420,6 +426,30 @@ impl<'a> Objective<'a> {
         }
         seeds
     }
+}
+
+/// The weight of each row's tokens where the rows of an episode count as one.
+fn episode_weights(
+    average: LossAverage,
+    lengths: &[usize],
+    episodes: &[usize],
+    horizon_tokens: usize,
+) -> Result<Vec<f64>, ObjectiveError> {
+    if episodes.len() != lengths.len() {
+        let (found, n_tokens) = (episodes.len(), lengths.len());
+        return Err(ObjectiveError::Length { what: "episodes, one a row,", found, n_tokens });
+    }
+    let mut sums: Vec<usize> = Vec::new();
+    let mut which = Vec::with_capacity(lengths.len());
+    for (row, length) in lengths.iter().enumerate() {
+        if row == 0 || episodes[row] != episodes[row - 1] {
+            sums.push(0);
+        }
+        which.push(sums.len() - 1);
+        sums[which[row]] += length;
+    }
+    let weights = average.row_weights(&sums, horizon_tokens);
+    Ok(which.into_iter().map(|episode| weights[episode]).collect())
 }
 
 /// Takes the divergence from the reference out of token rewards (KL in the reward); returns the mean over rows of each

@@ -29,10 +29,26 @@ pub struct Request<'a> {
     pub max_new_tokens: usize,
 }
 
+/// What ends a response.
+#[derive(Clone, Copy, Default)]
+pub struct Stop<'a> {
+    /// Tokens.
+    pub ids: &'a [u32],
+    /// Whether the ids sampled so far, the newest last, say something that ends it.
+    pub says: Option<&'a dyn Fn(&[u32]) -> bool>,
+}
+
+impl Stop<'_> {
+    /// Whether a response that holds these ids so far has ended.
+    pub fn ends(&self, response: &[u32]) -> bool {
+        response.last().is_some_and(|id| self.ids.contains(id)) || self.says.is_some_and(|says| says(response))
+    }
+}
+
 /// Why sampling ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// A stop token was sampled; it is the last of the response.
+    /// The response came to its end; the token that ended it is its last.
     Stop,
     /// `max_new_tokens` were sampled.
     Length,
@@ -129,7 +145,7 @@ pub trait Policy {
     /// Forgets a sequence and frees what it held.
     fn close(&mut self, sequence: SequenceId);
 
-    /// Appends each request's prompt and samples until a stop token, its token limit, or a full context.
+    /// Appends each request's prompt and samples until `stop`, its token limit, or a full context.
     ///
     /// A request's result does not depend on the other requests. Empty sequences that get equal prompts share the
     /// prompt's computation.
@@ -137,7 +153,7 @@ pub trait Policy {
         &mut self,
         requests: &[Request<'_>],
         sampling: &Sampling,
-        stop: &[u32],
+        stop: &Stop<'_>,
     ) -> Result<Vec<Response>, PolicyError>;
 
     /// Scores rows without keeping anything.

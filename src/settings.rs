@@ -4,9 +4,14 @@
 //! before anything is said: unknown keys, wrong types, values out of range and combinations that cannot work come as one
 //! error with a line a key. What the keys mean is not known here: [`keys`] describes them, the sections' own types hold
 //! their defaults.
+//!
+//! A file may hold a section `[lm]` with sections inside, such as `[lm.rollout]`. It is laid over the rest of the file, and
+//! under the overrides, if `model.path` is a language model: one that brings a chat template. So one shipped configuration
+//! serves the small model and any other. What was resolved has no such section: its values are explicit.
 
 use crate::config::Config;
 use keys::Expect;
+use ragen_models::chat_template;
 use std::fs;
 use std::path::Path;
 use toml::{Table, Value};
@@ -92,8 +97,10 @@ pub fn parse(source: &str, text: &str, overrides: &[String]) -> Result<Config, S
     let mut given: Table =
         toml::from_str(text).map_err(|e| SettingsError::Syntax(source.into(), e.to_string().trim_end().into()))?;
     let mut problems = Vec::new();
-    for text in overrides {
-        let (key, value) = read_override(text)?;
+    let overrides: Vec<(Vec<String>, Value)> =
+        overrides.iter().map(|text| read_override(text)).collect::<Result<_, _>>()?;
+    lay_over_language_model(&mut given, &overrides, &mut problems);
+    for (key, value) in overrides {
         if let Err(problem) = set(&mut given, &key, value) {
             problems.push(problem);
         }
@@ -111,6 +118,33 @@ pub fn parse(source: &str, text: &str, overrides: &[String]) -> Result<Config, S
     })?;
     let problems = combinations::check(&config);
     if problems.is_empty() { Ok(config) } else { Err(SettingsError::Invalid(problems)) }
+}
+
+/// Takes the section `[lm]` out of a file and, if the model to come is a language model, lays it over the rest.
+fn lay_over_language_model(given: &mut Table, overrides: &[(Vec<String>, Value)], problems: &mut Vec<Problem>) {
+    let section = match given.remove("lm") {
+        None => return,
+        Some(Value::Table(section)) => section,
+        Some(other) => {
+            return problems.push(Problem { key: "lm".into(), text: format!("is a section and cannot be {other}") });
+        }
+    };
+    // Its mistakes are found whether or not it is used.
+    let mut wrong = Vec::new();
+    check("", &mut section.clone(), &default_table(), &mut wrong);
+    problems.extend(wrong.into_iter().map(|problem| Problem { key: join("lm", &problem.key), ..problem }));
+    let asked = overrides.iter().rev().find(|(key, _)| key.join(".") == "model.path").map(|(_, value)| value);
+    let path = asked.or_else(|| given.get("model").and_then(|model| model.get("path"))).and_then(Value::as_str);
+    if path.is_some_and(|path| is_language_model(Path::new(path))) {
+        merge(given, section);
+    }
+}
+
+/// Whether a path means a model that brings a chat template: a folder, a GGUF file, or a run of such a model.
+pub fn is_language_model(path: &Path) -> bool {
+    let checkpoints = fs::read_dir(path.join("checkpoints")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut places = [path.to_path_buf(), path.join("model")].into_iter().chain(checkpoints);
+    places.any(|place| chat_template::is_brought_by(&place))
 }
 
 /// The complete configuration as TOML; [`parse`] of it gives the same configuration.

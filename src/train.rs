@@ -137,7 +137,7 @@ impl Trainer {
         }
         seconds.lap("update");
         let trained_tokens = prepared.batch.old_logp.len();
-        let (advantages, kept) = (prepared.row_advantages, filtered.rows.into_iter().collect::<BTreeSet<_>>());
+        let (advantages, kept) = (prepared.advantages, filtered.rows.into_iter().collect::<BTreeSet<_>>());
         Ok(StepReport { step, metrics, seconds, trained_tokens, advantages, kept, rollout })
     }
 

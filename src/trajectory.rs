@@ -18,15 +18,18 @@ pub enum Provenance {
     Environment,
     /// Drawn by the policy: the loss mask.
     Sampled,
+    /// An earlier response as the template shows it again. The policy drew it, but not in this row and perhaps not so.
+    History,
 }
 
 impl Provenance {
-    /// One letter: `t`, `e` or `s`.
+    /// One letter: `t`, `e`, `s` or `h`.
     pub fn letter(self) -> char {
         match self {
             Provenance::Template => 't',
             Provenance::Environment => 'e',
             Provenance::Sampled => 's',
+            Provenance::History => 'h',
         }
     }
 }
@@ -90,7 +93,9 @@ pub struct Played {
 pub struct Turn {
     /// What the environment showed.
     pub observation: String,
-    /// The prompt's place in the trajectory's ids.
+    /// The row that it was played in.
+    pub row: usize,
+    /// The prompt's place in the row's ids.
     pub prompt: Range<usize>,
     /// The sampled ids' place.
     pub response: Range<usize>,
@@ -126,7 +131,55 @@ impl Outcome {
     }
 }
 
+/// A token sequence that the policy read and continued, and what is trained in it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenRow {
+    /// All its tokens.
+    pub tokens: Tokens,
+    /// Indices of the sampled tokens in `tokens`, ascending: the loss mask.
+    pub targets: Vec<u32>,
+    /// Log-probability of each target under the distribution it was drawn from.
+    pub logps: Vec<f32>,
+    /// The kept set of each target; empty when nothing was filtered.
+    pub kept: Vec<KeptSet>,
+}
+
+impl TokenRow {
+    /// The row to score or train on.
+    pub fn view(&self) -> Row<'_> {
+        Row { ids: &self.tokens.ids, targets: &self.targets, kept: &self.kept }
+    }
+
+    /// Appends what was sampled for one prompt and returns its place.
+    pub fn push_response(&mut self, ids: &[u32], logps: &[f32], kept: &[KeptSet]) -> Range<usize> {
+        let start = self.tokens.len();
+        self.tokens.push(ids, Provenance::Sampled);
+        if !kept.is_empty() || !self.kept.is_empty() {
+            // A target without a kept set was drawn from the whole vocabulary.
+            self.kept.resize(self.targets.len(), None);
+            self.kept.extend_from_slice(kept);
+            self.kept.resize(self.targets.len() + ids.len(), None);
+        }
+        self.targets.extend((start..start + ids.len()).map(|i| i as u32));
+        self.logps.extend_from_slice(logps);
+        start..start + ids.len()
+    }
+
+    fn to_json(&self, decode: &dyn Fn(&[u32]) -> String) -> Map<String, Value> {
+        let provenance: String = self.tokens.provenance.iter().map(|p| p.letter()).collect();
+        let mut object = Map::new();
+        object.insert("text".into(), json!(decode(&self.tokens.ids)));
+        object.insert("ids".into(), json!(self.tokens.ids));
+        object.insert("provenance".into(), json!(provenance));
+        object.insert("logps".into(), json!(self.logps));
+        object
+    }
+}
+
 /// One episode from reset to end.
+///
+/// It is one row as long as every prompt goes on where the last response ended. Where the template shows history otherwise,
+/// a new row begins; an episode still has one score, and counts once wherever episodes are counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trajectory {
     /// The environment's tag.
@@ -139,14 +192,8 @@ pub struct Trajectory {
     pub seed: u64,
     /// Hash of the first state.
     pub state_hash: u64,
-    /// All tokens of the episode.
-    pub tokens: Tokens,
-    /// Indices of the sampled tokens in `tokens`, ascending: the loss mask.
-    pub targets: Vec<u32>,
-    /// Log-probability of each target under the distribution it was drawn from.
-    pub logps: Vec<f32>,
-    /// The kept set of each target; empty when nothing was filtered.
-    pub kept: Vec<KeptSet>,
+    /// Its rows, in order.
+    pub rows: Vec<TokenRow>,
     /// The turns.
     pub turns: Vec<Turn>,
     /// Why it ended, and how well.
@@ -174,29 +221,39 @@ impl Trajectory {
         self.turns.iter().map(|turn| turn.played.executed.len()).sum()
     }
 
-    /// The row to score or train on.
-    pub fn row(&self) -> Row<'_> {
-        Row { ids: &self.tokens.ids, targets: &self.targets, kept: &self.kept }
+    /// The rows to score or train on.
+    pub fn views(&self) -> impl Iterator<Item = Row<'_>> {
+        self.rows.iter().map(TokenRow::view)
     }
 
-    /// Appends what was sampled for one prompt and returns its place.
-    pub fn push_response(&mut self, ids: &[u32], logps: &[f32], kept: &[KeptSet]) -> Range<usize> {
-        let start = self.tokens.len();
-        self.tokens.push(ids, Provenance::Sampled);
-        if !kept.is_empty() || !self.kept.is_empty() {
-            // A target without a kept set was drawn from the whole vocabulary.
-            self.kept.resize(self.targets.len(), None);
-            self.kept.extend_from_slice(kept);
-            self.kept.resize(self.targets.len() + ids.len(), None);
+    /// Tokens sampled in all.
+    pub fn n_sampled(&self) -> usize {
+        self.rows.iter().map(|row| row.targets.len()).sum()
+    }
+
+    /// Tokens of all rows.
+    pub fn n_tokens(&self) -> usize {
+        self.rows.iter().map(|row| row.tokens.len()).sum()
+    }
+
+    /// The row that is played in; the first one, if there is none yet.
+    pub fn last_row(&mut self) -> &mut TokenRow {
+        if self.rows.is_empty() {
+            self.rows.push(TokenRow::default());
         }
-        self.targets.extend((start..start + ids.len()).map(|i| i as u32));
-        self.logps.extend_from_slice(logps);
-        start..start + ids.len()
+        let last = self.rows.len() - 1;
+        &mut self.rows[last]
     }
 
-    /// The trajectory as one JSON object, with whatever the trainer adds about it.
-    pub fn to_json(&self, text: &str, added: Map<String, Value>) -> Value {
-        let turns: Vec<Value> = self.turns.iter().map(Turn::to_json).collect();
+    /// The trajectory as one JSON object, with whatever the trainer adds about it; `decode` makes text of ids.
+    ///
+    /// `text`, `ids`, `provenance` and `logps` are those of its row; with several rows they stand in `rows`, one object each,
+    /// and each turn names its `row`.
+    pub fn to_json(&self, decode: &dyn Fn(&[u32]) -> String, added: Map<String, Value>) -> Value {
+        let mut turns: Vec<Value> = self.turns.iter().map(Turn::to_json).collect();
+        if self.rows.len() > 1 {
+            turns.iter_mut().zip(&self.turns).for_each(|(json, turn)| json["row"] = turn.row.into());
+        }
         let mut object = Map::new();
         let mut put = |key: &str, value: Value| object.insert(key.into(), value);
         put("tag", json!(self.tag));
@@ -210,10 +267,10 @@ impl Trajectory {
         put("terminated", json!(self.outcome.terminated));
         put("truncated", json!(self.outcome.truncated));
         put("turns", json!(turns));
-        put("text", json!(text));
-        put("ids", json!(self.tokens.ids));
-        put("provenance", json!(self.tokens.provenance.iter().map(|p| p.letter()).collect::<String>()));
-        put("logps", json!(self.logps));
+        match &self.rows[..] {
+            [row] => object.extend(row.to_json(decode)),
+            rows => drop(put("rows", rows.iter().map(|row| Value::Object(row.to_json(decode))).collect())),
+        }
         object.extend(added);
         Value::Object(object)
     }

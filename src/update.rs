@@ -26,6 +26,8 @@ pub enum UpdateError {
 pub struct Batch<'a> {
     /// The rows; each has at least one trained token.
     pub rows: Vec<Row<'a>>,
+    /// The episode of each row; rows of one lie next to each other and go into one mini-batch. Empty: each row is one.
+    pub episodes: Vec<usize>,
     /// Log-probabilities that the tokens were sampled with.
     pub old_logp: Vec<f32>,
     /// Advantages.
@@ -58,12 +60,20 @@ pub fn update(
         *sum += n;
         Some(*sum)
     }));
+    // The first row of each episode, and the number of rows at the end.
+    let begins = |row: &usize| match &batch.episodes[..] {
+        [] => true,
+        episodes => *row == 0 || *row == batch.rows.len() || episodes[*row] != episodes[*row - 1],
+    };
+    let first_row: Vec<usize> = (0..=batch.rows.len()).filter(begins).collect();
     let (mut parts, mut norms, mut skipped) = (Vec::new(), Vec::new(), 0u32);
     for _ in 0..config.epochs {
-        for rows in split_evenly(batch.rows.len(), config.mini_batch, config.mini_batches) {
+        for episodes in split_evenly(first_row.len() - 1, config.mini_batch, config.mini_batches) {
+            let rows = first_row[episodes.start]..first_row[episodes.end];
             let tokens = first_token[rows.start]..first_token[rows.end];
             let targets = Targets {
                 lengths: &lengths[rows.clone()],
+                episodes: if batch.episodes.is_empty() { &[] } else { &batch.episodes[rows.clone()] },
                 old_logp: &batch.old_logp[tokens.clone()],
                 advantage: &batch.advantage[tokens.clone()],
                 ret: part(&batch.ret, &tokens),

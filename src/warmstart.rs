@@ -5,11 +5,11 @@
 //! the loss is the mean negative log-probability of the response tokens of a batch. All of it is a function of the seed.
 
 use crate::config::{Config, EnvSet, Warmstart};
-use crate::context_manager::{ContextError, ContextManager};
+use crate::context_manager::{ContextError, ContextManager, Conversation};
 use crate::env_manager::{EnvManager, EnvManagerError, Episode, another_level, excluded_states};
 use crate::policy::{Finish, Policy, PolicyError, Row, TokenSeeds, TokenValues};
 use crate::protocol::parse;
-use crate::trajectory::{Trajectory, Turn};
+use crate::trajectory::{TokenRow, Trajectory, Turn};
 use crate::update::split_by_size;
 use ragen_envs::{Demonstration, EnvError, Mode, Stream};
 use ragen_models::random::Key;
@@ -100,8 +100,7 @@ impl Demonstrations {
                 continue;
             }
             let mut draws = Stream::new(self.key.with(i).bits(1));
-            let shown =
-                self.play(which, &mut draws).map_err(|source| WarmstartError::Env { tag: tag.clone(), source })?;
+            let shown = self.play(which, &mut draws)?;
             if !shown.turns.is_empty() {
                 return Ok(shown);
             }
@@ -110,7 +109,7 @@ impl Demonstrations {
     }
 
     /// Plays the scripted player's turns until the episode ends, the player knows no way on, or the context is full.
-    fn play(&mut self, which: usize, draws: &mut Stream) -> Result<Trajectory, EnvError> {
+    fn play(&mut self, which: usize, draws: &mut Stream) -> Result<Trajectory, WarmstartError> {
         let context = &self.context;
         let episode = &mut self.episodes[which];
         let mut trajectory = Trajectory {
@@ -125,24 +124,32 @@ impl Demonstrations {
             max_actions_per_turn: self.max_actions_per_turn,
         };
         let format = context.answer_format(&episode.rules);
-        for turn in 1..=self.max_turns {
+        let mut conversation = Conversation::default();
+        for _ in 1..=self.max_turns {
             let Some(shown) = episode.env().demonstrate(&options, draws) else { break };
-            let prompt = context.prompt(episode, turn, trajectory.turns.last());
+            let prompt = context.prompt(&mut conversation, episode, &trajectory)?;
             let response = context.response(&shown, &format);
-            let start = trajectory.tokens.len();
-            if response.len() > context.response_tokens || !context.has_room(start + prompt.len()) {
+            let start = if prompt.starts_row { 0 } else { trajectory.last_row().tokens.len() };
+            if response.len() > context.response_tokens || !context.has_room(start + prompt.tokens.len()) {
                 break;
             }
+            if prompt.starts_row {
+                trajectory.rows.push(TokenRow::default());
+            }
             let observation = episode.observation();
-            trajectory.tokens.extend(&prompt);
-            let place = trajectory.push_response(&response, &vec![0.0; response.len()], &[]);
+            let row = trajectory.last_row();
+            row.tokens.extend(&prompt.tokens);
+            let place = row.push_response(&response, &vec![0.0; response.len()], &[]);
+            let reasoning = context.reasoning(&row.tokens.ids, &place);
             let text = context.response_text(&episode.rules, &response, Finish::Stop);
             let parsed = parse(&text, &format);
-            let played = episode.play(&parsed.actions, self.format_penalty)?;
+            let played = episode.play(&parsed.actions, self.format_penalty);
+            let played = played.map_err(|source| WarmstartError::Env { tag: episode.rules.name.clone(), source })?;
             trajectory.turns.push(Turn {
                 observation,
+                row: trajectory.rows.len() - 1,
                 prompt: start..place.start,
-                reasoning: context.reasoning(&trajectory.tokens.ids, &place),
+                reasoning,
                 response: place,
                 text,
                 finish: Finish::Stop,
@@ -202,8 +209,8 @@ pub fn warmstart(
             step,
             steps,
             loss,
-            tokens: shown.iter().map(|t| t.tokens.len()).sum(),
-            trained_tokens: shown.iter().map(|t| t.targets.len()).sum(),
+            tokens: shown.iter().map(Trajectory::n_tokens).sum(),
+            trained_tokens: shown.iter().map(Trajectory::n_sampled).sum(),
             success: n_successes as f64 / shown.len() as f64,
             grad_norm,
             lr,
@@ -222,7 +229,7 @@ pub fn imitate(
     micro_batch_tokens: usize,
     lr: f64,
 ) -> Result<(f64, f64), PolicyError> {
-    let rows: Vec<Row<'_>> = shown.iter().map(Trajectory::row).collect();
+    let rows: Vec<Row<'_>> = shown.iter().flat_map(Trajectory::views).collect();
     let weight = 1.0 / rows.iter().map(|row| row.targets.len()).sum::<usize>().max(1) as f64;
     let mut loss = 0.0;
     let mut objective = |now: &TokenValues| {

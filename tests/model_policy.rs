@@ -55,7 +55,7 @@ fn model(config: &Config, isa: Isa, threads: usize) -> Model {
 }
 
 fn trainer(config: &Config) -> Trainer {
-    let context = ContextManager::new(config, Arc::new(Tokenizer::tiny()), config.rollout.model_tokens).unwrap();
+    let context = ContextManager::new(config, Arc::new(Tokenizer::tiny()), None, config.rollout.model_tokens).unwrap();
     Trainer::new(config.clone(), context).unwrap()
 }
 
@@ -84,11 +84,11 @@ fn every_trained_token_has_the_bits_it_was_sampled_with() {
         let mut policy = model(&config, Isa::available()[0], 2);
         let trajectories = rollout(&config, &mut policy);
         assert_eq!(trajectories.len(), 12);
-        let rows: Vec<Row<'_>> = trajectories.iter().map(Trajectory::row).collect();
-        let sampled: Vec<u32> = trajectories.iter().flat_map(|t| &t.logps).map(|l| l.to_bits()).collect();
+        let rows: Vec<Row<'_>> = trajectories.iter().flat_map(Trajectory::views).collect();
+        let sampled: Vec<u32> = trajectories.iter().flat_map(|t| &t.rows[0].logps).map(|l| l.to_bits()).collect();
         assert!(sampled.len() > 100, "{} tokens", sampled.len());
         if top_p < 1.0 || min_p > 0.0 {
-            let kept: Vec<usize> = trajectories.iter().flat_map(|t| &t.kept).flatten().map(Vec::len).collect();
+            let kept: Vec<usize> = trajectories.iter().flat_map(|t| &t.rows[0].kept).flatten().map(Vec::len).collect();
             assert!(kept.iter().any(|n| *n > 1) && kept.iter().any(|n| *n < 200), "{kept:?}");
         }
         for share_prefix in [true, false] {
@@ -98,8 +98,8 @@ fn every_trained_token_has_the_bits_it_was_sampled_with() {
             assert_eq!(scored, sampled, "temperature {temperature}, top-p {top_p}, shared {share_prefix}");
         }
         for t in &trajectories {
-            let by_mask = t.tokens.provenance.iter().filter(|p| **p == Provenance::Sampled).count();
-            assert_eq!((t.targets.len(), t.logps.len()), (by_mask, by_mask));
+            let by_mask = t.rows[0].tokens.provenance.iter().filter(|p| **p == Provenance::Sampled).count();
+            assert_eq!((t.rows[0].targets.len(), t.rows[0].logps.len()), (by_mask, by_mask));
         }
     }
 }
@@ -161,7 +161,7 @@ fn sharing_a_prefix_changes_gradients_by_rounding_only() {
     let config = small();
     let mut weights = Vec::new();
     let trajectories = rollout(&config, &mut model(&config, Isa::available()[0], 2));
-    let rows: Vec<Row<'_>> = trajectories.iter().map(Trajectory::row).collect();
+    let rows: Vec<Row<'_>> = trajectories.iter().flat_map(Trajectory::views).collect();
     for (share_prefix, micro) in [(false, 12), (false, 1), (false, 2), (true, 12), (true, 4), (true, 3)] {
         let mut policy = model(&config, Isa::available()[0], 2);
         policy.share_prefix = share_prefix;

@@ -40,24 +40,26 @@ fn perform(config: &Config, policy: &mut Scripted, envs: &mut EnvManager) -> Rol
 
 /// The mask is the sampled ids, turn by turn, and nothing else.
 fn check_mask(t: &Trajectory) {
-    assert_eq!(t.tokens.ids.len(), t.tokens.provenance.len());
-    let sampled: Vec<u32> =
-        (0..t.tokens.len()).filter(|&i| t.tokens.provenance[i] == Provenance::Sampled).map(|i| i as u32).collect();
+    assert_eq!(t.rows[0].tokens.ids.len(), t.rows[0].tokens.provenance.len());
+    let sampled: Vec<u32> = (0..t.rows[0].tokens.len())
+        .filter(|&i| t.rows[0].tokens.provenance[i] == Provenance::Sampled)
+        .map(|i| i as u32)
+        .collect();
     let responses: Vec<u32> = t.turns.iter().flat_map(|turn| turn.response.clone()).map(|i| i as u32).collect();
-    assert_eq!(t.targets, sampled);
-    assert_eq!(t.targets, responses);
-    assert_eq!(t.targets.len(), t.logps.len());
+    assert_eq!(t.rows[0].targets, sampled);
+    assert_eq!(t.rows[0].targets, responses);
+    assert_eq!(t.rows[0].targets.len(), t.rows[0].logps.len());
     let mut end = 0;
     for turn in &t.turns {
         assert_eq!((turn.prompt.start, turn.prompt.end), (end, turn.response.start));
-        assert!(turn.prompt.clone().all(|i| t.tokens.provenance[i] != Provenance::Sampled));
+        assert!(turn.prompt.clone().all(|i| t.rows[0].tokens.provenance[i] != Provenance::Sampled));
         end = turn.response.end;
     }
-    assert!(t.turns.is_empty() || end == t.tokens.len());
+    assert!(t.turns.is_empty() || end == t.rows[0].tokens.len());
 }
 
 fn ids_of(t: &Trajectory, turn: usize) -> &[u32] {
-    &t.tokens.ids[t.turns[turn].response.clone()]
+    &t.rows[0].tokens.ids[t.turns[turn].response.clone()]
 }
 
 /// The level's ways: seed 10 is 2 modulo 4, so the first door opens to the left and the second to the right.
@@ -113,10 +115,10 @@ fn a_turn_cut_by_the_limit_is_followed_by_the_next_prompt_and_no_end_token() {
     let t = &rollout.trajectories[0];
     assert_eq!(t.turns.len(), 3);
     assert_eq!(t.turns.iter().map(|turn| turn.response.len()).collect::<Vec<_>>(), [24, 6, 24]);
-    let after = t.tokens.ids[t.turns[0].response.end];
-    assert_eq!((after, t.tokens.ids.last()), (TOKENIZER.id("<user>").unwrap(), TOKENIZER.id("ĠUp").as_ref()));
+    let after = t.rows[0].tokens.ids[t.turns[0].response.end];
+    assert_eq!((after, t.rows[0].tokens.ids.last()), (TOKENIZER.id("<user>").unwrap(), TOKENIZER.id("ĠUp").as_ref()));
     let stop = TOKENIZER.id("</answer>").unwrap();
-    assert_eq!(t.tokens.ids.iter().filter(|id| **id == stop).count(), 1);
+    assert_eq!(t.rows[0].tokens.ids.iter().filter(|id| **id == stop).count(), 1);
     assert!(t.outcome.truncated && !t.outcome.terminated && !t.outcome.success && !t.outcome.context_full);
     assert_eq!(rollout.metrics["length_cut"], 2.0 / 3.0);
 }
@@ -133,12 +135,12 @@ fn text_of_an_environment_changes_neither_mask_nor_turns() {
         let quiet = perform(&config, &mut Scripted::new(&lines), &mut Doors::default().manage(1, 2, Mode::Train));
         for (loud, quiet) in loud.trajectories.iter().zip(&quiet.trajectories) {
             assert_eq!(loud.turns.len(), quiet.turns.len());
-            assert_eq!(loud.targets.len(), quiet.targets.len());
+            assert_eq!(loud.rows[0].targets.len(), quiet.rows[0].targets.len());
             assert_eq!(ids_of(loud, 0), ids_of(quiet, 0));
             assert_eq!(loud.turns[0].reasoning.as_ref().map(|z| z.len()), Some(1));
-            let environment = (0..loud.tokens.len())
-                .filter(|&i| loud.tokens.provenance[i] == Provenance::Environment)
-                .map(|i| loud.tokens.ids[i]);
+            let environment = (0..loud.rows[0].tokens.len())
+                .filter(|&i| loud.rows[0].tokens.provenance[i] == Provenance::Environment)
+                .map(|i| loud.rows[0].tokens.ids[i]);
             assert!(environment.clone().count() > says.len() && environment.clone().all(|id| !TOKENIZER.is_added(id)));
             assert!(loud.turns[0].observation.starts_with(says));
         }
@@ -154,8 +156,8 @@ fn a_forced_opening_tag_is_template_and_part_of_the_text() {
     let t = &rollout.trajectories[0];
     let think = TOKENIZER.id("<think>").unwrap();
     for turn in &t.turns {
-        assert_eq!(t.tokens.ids[turn.prompt.end - 1], think);
-        assert_eq!(t.tokens.provenance[turn.prompt.end - 1], Provenance::Template);
+        assert_eq!(t.rows[0].tokens.ids[turn.prompt.end - 1], think);
+        assert_eq!(t.rows[0].tokens.provenance[turn.prompt.end - 1], Provenance::Template);
         assert!(turn.format_ok && turn.text.starts_with("<think>"));
     }
     assert_eq!(t.turns[0].reasoning, Some(t.turns[0].response.start..t.turns[0].response.start + 1));
@@ -171,16 +173,16 @@ fn a_forced_closing_tag_is_template_and_only_where_a_response_was_cut() {
     let rollout = perform(&config, &mut policy, &mut Doors::default().manage(1, 1, Mode::Train));
     let t = &rollout.trajectories[0];
     let close = TOKENIZER.id("</answer>").unwrap();
-    assert!(t.outcome.success && t.targets.len() == 2);
+    assert!(t.outcome.success && t.rows[0].targets.len() == 2);
     assert_eq!((t.turns[0].text.as_str(), t.turns[0].finish), ("<answer> Left</answer>", Finish::Length));
     let after = t.turns[0].response.end;
-    assert_eq!((t.tokens.ids[after], t.tokens.provenance[after]), (close, Provenance::Template));
+    assert_eq!((t.rows[0].tokens.ids[after], t.rows[0].tokens.provenance[after]), (close, Provenance::Template));
     config.rollout.response_tokens = 2;
     let mut policy = Scripted::new(&[" Left</answer>", " Right</answer>"]);
     let rollout = perform(&config, &mut policy, &mut Doors::default().manage(1, 1, Mode::Train));
     let t = &rollout.trajectories[0];
     assert_eq!(t.turns[0].text, "<answer> Left</answer>");
-    assert_eq!(t.tokens.ids[t.turns[0].response.end], TOKENIZER.id("<user>").unwrap());
+    assert_eq!(t.rows[0].tokens.ids[t.turns[0].response.end], TOKENIZER.id("<user>").unwrap());
 }
 
 #[test]
@@ -191,7 +193,7 @@ fn the_full_prompt_says_what_there_is_to_know() {
         Scripted::new(&["<think> a</think><answer> Up</answer>", "<think> a</think><answer> Left</answer>", ""]);
     let rollout = perform(&config, &mut policy, &mut Doors::default().manage(1, 1, Mode::Train));
     let t = &rollout.trajectories[0];
-    let text = |turn: usize| TOKENIZER.decode(&t.tokens.ids[t.turns[turn].prompt.clone()]);
+    let text = |turn: usize| TOKENIZER.decode(&t.rows[0].tokens.ids[t.turns[turn].prompt.clone()]);
     let in_order = |text: &str, parts: &[&str]| {
         let mut rest = text;
         for part in parts {
@@ -237,7 +239,7 @@ fn a_full_context_ends_the_episode() {
     config.rollout.model_tokens = turns[1].prompt.end + config.rollout.response_tokens;
     let rollout = perform(&config, &mut Scripted::new(&lines), &mut Doors::default().manage(1, 1, Mode::Train));
     let t = &rollout.trajectories[0];
-    assert_eq!((t.turns.len(), t.tokens.len()), (2, turns[1].response.end));
+    assert_eq!((t.turns.len(), t.rows[0].tokens.len()), (2, turns[1].response.end));
     assert!(t.outcome.context_full && t.outcome.truncated && !t.outcome.terminated);
     assert_eq!(rollout.metrics["context_full"], 1.0);
     // No room even for the first prompt of any episode: nothing could ever be trained, so that is an error.
@@ -275,9 +277,9 @@ fn kept_sets_stay_with_their_tokens() {
     policy.kept = vec![Some(vec![1, 2]), None];
     let rollout = perform(&config, &mut policy, &mut Doors::default().manage(1, 1, Mode::Train));
     let t = &rollout.trajectories[0];
-    assert_eq!(t.kept.len(), t.targets.len());
+    assert_eq!(t.rows[0].kept.len(), t.rows[0].targets.len());
     let per_turn: Vec<bool> = t.turns.iter().flat_map(|turn| (0..turn.response.len()).map(|i| i % 2 == 0)).collect();
-    assert_eq!(t.kept.iter().map(Option::is_some).collect::<Vec<_>>(), per_turn);
+    assert_eq!(t.rows[0].kept.iter().map(Option::is_some).collect::<Vec<_>>(), per_turn);
 }
 
 /// A policy that says what the scripted player said makes the player's trajectory, id by id.
@@ -310,9 +312,9 @@ fn demonstrations_have_the_layout_of_rollouts() {
             let broken = envs.reset_at(shown.seed).unwrap();
             let played = play(&mut Scripted::new(&lines), &mut envs, broken, how, Key::new(0)).unwrap();
             let played = &played.trajectories[0];
-            let n = shown.tokens.len();
-            assert_eq!(played.tokens.ids[..n], shown.tokens.ids);
-            assert_eq!(played.tokens.provenance[..n], shown.tokens.provenance);
+            let n = shown.rows[0].tokens.len();
+            assert_eq!(played.rows[0].tokens.ids[..n], shown.rows[0].tokens.ids);
+            assert_eq!(played.rows[0].tokens.provenance[..n], shown.rows[0].tokens.provenance);
             assert_eq!(played.turns[..shown.turns.len()], shown.turns);
             assert!(shown.turns.iter().all(|turn| turn.is_valid() && turn.reasoning.is_some()));
         }
@@ -324,7 +326,7 @@ fn what_is_not_supported_is_refused() {
     let refused = |change: &dyn Fn(&mut Config)| {
         let mut config = thinking();
         change(&mut config);
-        ContextManager::new(&config, TOKENIZER.clone(), 100).err().expect("an error")
+        ContextManager::new(&config, TOKENIZER.clone(), None, 100).err().expect("an error")
     };
     assert!(matches!(refused(&|c| c.rollout.context = ContextMode::SingleTurn), ContextError::Mode("single_turn")));
     assert!(matches!(refused(&|c| c.rollout.context_window = 3), ContextError::Window(3)));

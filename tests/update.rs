@@ -44,7 +44,7 @@ fn gradients_do_not_depend_on_micro_batches() {
     let broken = envs.reset().unwrap();
     let how = Play::new(&context, &config.rollout, config.rollout.sampling);
     let rollout = play(&mut policy, &mut envs, broken, how, Key::new(3)).unwrap();
-    let rows: Vec<Row<'_>> = rollout.trajectories.iter().map(Trajectory::row).collect();
+    let rows: Vec<Row<'_>> = rollout.trajectories.iter().flat_map(Trajectory::views).collect();
     let lengths: Vec<usize> = rows.iter().map(|row| row.targets.len()).collect();
     assert!(lengths.iter().any(|n| *n != lengths[0]), "ragged: {lengths:?}");
 
@@ -68,6 +68,7 @@ fn gradients_do_not_depend_on_micro_batches() {
         config.update.loss.average = average;
         let targets = Targets {
             lengths: &lengths,
+            episodes: &[],
             old_logp: &old_logp,
             advantage: &advantage,
             ret: &ret,
@@ -201,7 +202,10 @@ fn planted_template_collapse_is_reported() {
     let of_a_template = |t: &Trajectory| {
         let context = context(&config);
         let mut planted = Trajectory::default();
-        planted.tokens.push(&t.tokens.ids[..t.turns[0].prompt.end], ragen::trajectory::Provenance::Environment);
+        planted
+            .last_row()
+            .tokens
+            .push(&t.rows[0].tokens.ids[..t.turns[0].prompt.end], ragen::trajectory::Provenance::Environment);
         let turn = Turn { thought: "go".into(), actions: t.turns[0].played.executed.clone() };
         let format = ragen::protocol::AnswerFormat {
             think: true,
@@ -210,7 +214,7 @@ fn planted_template_collapse_is_reported() {
             single_action: false,
         };
         let response = context.response(&turn, &format);
-        planted.push_response(&response, &vec![0.0; response.len()], &[]);
+        planted.last_row().push_response(&response, &vec![0.0; response.len()], &[]);
         planted
     };
     let planted: Vec<Trajectory> = shown.iter().map(of_a_template).collect();

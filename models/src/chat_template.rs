@@ -14,6 +14,7 @@ mod load;
 
 use crate::tokenizer::Tokenizer;
 pub use jinja::DATE;
+pub use load::is_brought_by;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

@@ -37,8 +37,8 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     let of_run = run::is_run(path);
     let config = configure(common, options, of_run)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer, .. } = open::load(&options.model, &config)?;
-    let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
+    let Opened { mut policy, tokenizer, chat, .. } = open::load(&options.model, &config)?;
+    let context = ContextManager::new(&config, tokenizer.clone(), chat.clone(), policy.config().max_positions)?;
     let mut envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
     let run = match &common.run {
         None if of_run => RunDir::open(path)?,
@@ -54,8 +54,7 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     let (eval, trajectories) = free_names(&run);
     run.write_text(&eval, &format!("{result:#}\n"))?;
     let played = evaluation.rollouts.iter().flat_map(|rollout| &rollout.trajectories);
-    let file =
-        run.write_lines(&trajectories, played.map(|t| t.to_json(&tokenizer.decode(&t.tokens.ids), Map::new())))?;
+    let file = run.write_lines(&trajectories, played.map(|t| t.to_json(&|ids| tokenizer.decode(ids), Map::new())))?;
     let files = format!("files   {}, {}\n", run.path().join(&eval).display(), file.display());
     print(&format!("{}{files}", show(&evaluation, &config)))?;
     if common.json { print(&format!("{result}\n")) } else { Ok(()) }
@@ -69,12 +68,20 @@ fn configure(common: &Common, options: &Options, of_run: bool) -> Result<Config,
         changes.push("env.val.n_groups=[]".into());
     }
     let shipped = SHIPPED.iter().find(|(name, _)| *name == options.model).map(|(name, _)| *name);
+    if options.config.is_some() || !of_run {
+        changes.push(format!("model.path={}", toml_text(&options.model)));
+    }
     let source = match &options.config {
         Some(config) => Some(config.as_str()),
         None if of_run => Some(options.model.as_str()),
         None => shipped,
     };
     Ok(settings::load(source, &changes)?)
+}
+
+/// A text as TOML writes it.
+fn toml_text(text: &str) -> String {
+    json!(text).to_string()
 }
 
 /// Names of the two files that overwrite nothing.

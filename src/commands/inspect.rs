@@ -24,8 +24,8 @@ const SHOWN: usize = 2;
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let config = what.load(common)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer, .. } = open::open(&config)?;
-    let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
+    let Opened { mut policy, tokenizer, chat, .. } = open::open(&config)?;
+    let context = ContextManager::new(&config, tokenizer.clone(), chat.clone(), policy.config().max_positions)?;
     let trainer = Trainer::new(config.clone(), context)?;
     let (first, speed) = first_turns(&mut policy, &trainer, &config)?;
     let memory = Memory::of(&config, &policy, speed.turn_tokens);
@@ -37,8 +37,9 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         for t in &first {
             let _ =
                 writeln!(text, "--- the first turn on {}, seed {}; tokens with * are trained on ---", t.tag, t.seed);
-            let _ = writeln!(text, "{}", tokenizer.decode(&t.tokens.ids));
-            for (id, mask) in t.tokens.ids.iter().zip(loss_mask(t)) {
+            let ids = first_row(t);
+            let _ = writeln!(text, "{}", tokenizer.decode(ids));
+            for (id, mask) in ids.iter().zip(loss_mask(t)) {
                 let bytes = tokenizer.bytes(*id);
                 let piece =
                     std::str::from_utf8(bytes).map_or_else(|_| format!("{bytes:02x?}"), |piece| format!("{piece:?}"));
@@ -61,7 +62,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     if common.json {
         let prompts: Vec<Value> = first
             .iter()
-            .map(|t| json!({"text": tokenizer.decode(&t.tokens.ids), "ids": t.tokens.ids, "loss_mask": loss_mask(t)}))
+            .map(|t| json!({"text": tokenizer.decode(first_row(t)), "ids": first_row(t), "loss_mask": loss_mask(t)}))
             .collect();
         let memory: serde_json::Map<String, Value> =
             memory.rows().map(|(name, bytes)| (name.to_string(), json!(bytes))).into_iter().collect();
@@ -75,7 +76,13 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
 
 /// 1 for each token that the policy sampled.
 fn loss_mask(t: &Trajectory) -> Vec<u8> {
-    t.tokens.provenance.iter().map(|p| u8::from(*p == Provenance::Sampled)).collect()
+    let provenance = t.rows.first().map_or(&[][..], |row| &row.tokens.provenance);
+    provenance.iter().map(|p| u8::from(*p == Provenance::Sampled)).collect()
+}
+
+/// The ids that a first turn is played in.
+fn first_row(t: &Trajectory) -> &[u32] {
+    t.rows.first().map_or(&[], |row| &row.tokens.ids)
 }
 
 /// Tokens a second, as measured on a few sequences.
@@ -115,7 +122,8 @@ fn first_turns(policy: &mut Model, trainer: &Trainer, config: &Config) -> Result
     let started = Instant::now();
     let rollout = play(policy, &mut envs, broken, how, Key::new(config.run.seed).named("rollout").with(1))?;
     let playing = started.elapsed().as_secs_f64();
-    let rows: Vec<_> = rollout.trajectories.iter().map(Trajectory::row).filter(|row| !row.targets.is_empty()).collect();
+    let rows: Vec<_> =
+        rollout.trajectories.iter().flat_map(Trajectory::views).filter(|row| !row.targets.is_empty()).collect();
     let started = Instant::now();
     policy.score(ragen::policy::Weights::Policy, &rows, config.rollout.sampling.temperature)?;
     let scoring = started.elapsed().as_secs_f64();

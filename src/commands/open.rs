@@ -6,6 +6,7 @@ use ragen::estimator::Estimator;
 use ragen::policy::model::Model;
 use ragen::run::{self, RunDir, Saved, StateToSave};
 use ragen::train::TrainState;
+use ragen_models::chat_template::Chat;
 use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
 use ragen_models::lora::Lora;
@@ -26,6 +27,8 @@ pub struct Opened {
     pub policy: Model,
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
+    /// Its chat template, if it brings one.
+    pub chat: Option<Arc<Chat>>,
     /// The model that adapters add to: an absolute path, or the name of a shipped model.
     pub base: String,
 }
@@ -71,8 +74,8 @@ pub fn fresh(config: &Config, optim: &Optim) -> Result<Opened, Failure> {
     let tokenizer = Tokenizer::tiny();
     let shape = fresh_shape(config, &tokenizer)?;
     let params = Transformer::initial(&shape, config.run.seed);
-    let model =
-        Loaded { checkpoint: Checkpoint { config: shape, params }, tokenizer, base: String::new(), adapters: None };
+    let checkpoint = Checkpoint { config: shape, params };
+    let model = Loaded { checkpoint, tokenizer, chat: None, base: String::new(), adapters: None };
     assemble(config, optim, model)
 }
 
@@ -110,6 +113,7 @@ pub fn load(path: &str, config: &Config) -> Result<Opened, Failure> {
 struct Loaded {
     checkpoint: Checkpoint,
     tokenizer: Tokenizer,
+    chat: Option<Chat>,
     base: String,
     /// Adapters that were saved, over the shape with a value head if they have one.
     adapters: Option<(Lora, Params)>,
@@ -145,7 +149,8 @@ fn read_folder(folder: &Path) -> Result<Loaded, Failure> {
     let checkpoint = weights::load(folder).map_err(|e| usage(&e))?;
     let tokenizer = Tokenizer::load(folder).map_err(|e| usage(&e))?;
     let base = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf()).display().to_string();
-    Ok(Loaded { checkpoint, tokenizer, base, adapters: None })
+    let chat = Chat::load(folder, &tokenizer).map_err(|e| usage(&e))?;
+    Ok(Loaded { checkpoint, tokenizer, chat, base, adapters: None })
 }
 
 /// The model folder that a path means: itself, or the newest model of a run.
@@ -180,7 +185,7 @@ fn unpack(name: &str, files: Files) -> Result<PathBuf, Failure> {
 /// Puts a policy together from what was loaded and what the configuration asks for.
 fn assemble(config: &Config, optim: &Optim, loaded: Loaded) -> Result<Opened, Failure> {
     let cpu = Arc::new(Cpu::new(config.run.threads).map_err(Failure::Usage)?);
-    let Loaded { checkpoint, tokenizer, base, adapters } = loaded;
+    let Loaded { checkpoint, tokenizer, chat, base, adapters } = loaded;
     let precision = config.model.dtype;
     let value_model = config.model.value_model.then(|| {
         let Checkpoint { config, params } = checkpoint.clone().with_value_head();
@@ -199,7 +204,7 @@ fn assemble(config: &Config, optim: &Optim, loaded: Loaded) -> Result<Opened, Fa
     if let Some(value_model) = value_model {
         policy = policy.with_value_model(value_model, config.model.value_lr_factor);
     }
-    Ok(Opened { policy, tokenizer: Arc::new(tokenizer), base })
+    Ok(Opened { policy, tokenizer: Arc::new(tokenizer), chat: chat.map(Arc::new), base })
 }
 
 /// The adapters to train: those that were saved, or fresh ones as `[model.lora]` says.
@@ -256,8 +261,14 @@ fn adamw(optim: &Optim) -> AdamWSettings {
     }
 }
 
-/// Writes a model folder: shape, weights and tokenizer, or the adapters and which model they add to.
-pub fn save_model(folder: &Path, policy: &Model, tokenizer: &Tokenizer, base: &str) -> Result<(), String> {
+/// Writes a model folder: shape and weights, or the adapters and which model they add to; tokenizer and chat template.
+pub fn save_model(
+    folder: &Path,
+    policy: &Model,
+    tokenizer: &Tokenizer,
+    chat: Option<&Chat>,
+    base: &str,
+) -> Result<(), String> {
     match policy.model().lora() {
         None => weights::save(folder, policy.config(), policy.params()).map_err(|e| e.to_string())?,
         Some(lora) => {
@@ -265,7 +276,8 @@ pub fn save_model(folder: &Path, policy: &Model, tokenizer: &Tokenizer, base: &s
             peft::save(folder, &of, policy.trained()).map_err(|e| e.to_string())?;
         }
     }
-    tokenizer.save(folder).map_err(|e| e.to_string())
+    tokenizer.save(folder).map_err(|e| e.to_string())?;
+    chat.map_or(Ok(()), |chat| chat.save(folder).map_err(|e| e.to_string()))
 }
 
 /// Everything beside the model folder that training goes on from.

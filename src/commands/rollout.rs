@@ -18,8 +18,8 @@ use std::time::Instant;
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let config = what.load(common)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer, .. } = open::open(&config)?;
-    let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
+    let Opened { mut policy, tokenizer, chat, .. } = open::open(&config)?;
+    let context = ContextManager::new(&config, tokenizer.clone(), chat.clone(), policy.config().max_positions)?;
     let mut envs = EnvManager::new(&config.env.train, &config.envs, Mode::Train)?;
     let name = format!("{}-rollout", config.run.name);
     let run = RunDir::create(common.run.as_deref(), &name, config.run.seed, &settings::to_toml(&config))?;
@@ -33,7 +33,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let seconds = started.elapsed().as_secs_f64();
     let file = run.write_trajectories(
         1,
-        rollout.trajectories.iter().map(|t| t.to_json(&tokenizer.decode(&t.tokens.ids), Map::new())),
+        rollout.trajectories.iter().map(|t| t.to_json(&|ids| tokenizer.decode(ids), Map::new())),
     )?;
     run.append(Log::Metrics, 1, &to_json(&rollout.metrics))?;
 

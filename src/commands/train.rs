@@ -12,6 +12,7 @@ use ragen::policy::model::Model;
 use ragen::run::{Log, RunDir, Saved};
 use ragen::settings;
 use ragen::train::{Journal, StepReport, Stopped, Summary, TrainError, TrainState, Trainer};
+use ragen_models::chat_template::Chat;
 use ragen_models::optim::Decay;
 use ragen_models::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
@@ -33,8 +34,8 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         }
         None => (open::open(&config)?, None, None),
     };
-    let Opened { mut policy, tokenizer, base } = opened;
-    let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
+    let Opened { mut policy, tokenizer, chat, base } = opened;
+    let context = ContextManager::new(&config, tokenizer.clone(), chat.clone(), policy.config().max_positions)?;
     let mut trainer = Trainer::new(config.clone(), context)?;
     if let Some(state) = state {
         trainer.resume(state);
@@ -55,7 +56,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         progress
             .doing(&format!("validating on {} levels", thousands(config.env.val.groups * config.env.val.group_size)));
     }
-    let mut recorder = Recorder { run, config: &config, tokenizer, base, progress, interrupted: interruption() };
+    let mut recorder = Recorder { run, config: &config, tokenizer, chat, base, progress, interrupted: interruption() };
     let done = trainer.run(&mut policy, &mut recorder);
     recorder.progress.finish();
     let summary = done?;
@@ -137,6 +138,7 @@ struct Recorder<'a> {
     run: RunDir,
     config: &'a Config,
     tokenizer: Arc<Tokenizer>,
+    chat: Option<Arc<Chat>>,
     base: String,
     progress: Progress,
     interrupted: Arc<AtomicBool>,
@@ -191,7 +193,7 @@ impl Journal<Model> for Recorder<'_> {
     fn checkpoint(&mut self, step: u64, policy: &Model, state: &TrainState) -> Result<(), TrainError> {
         let saved = open::trainer_state(policy, state);
         let keep = self.config.checkpoint.keep;
-        let write = |folder: &std::path::Path| open::save_model(folder, policy, &self.tokenizer, &self.base);
+        let write = |folder: &std::path::Path| open::save_model(folder, policy, &self.tokenizer, self.chat.as_deref(), &self.base);
         self.run.save(step, keep, &saved, write).map_err(journal)?;
         Ok(())
     }

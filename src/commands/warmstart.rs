@@ -20,8 +20,8 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let started = Instant::now();
     let config = what.load(common)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer, .. } = open::fresh(&config, &config.warmstart.optim)?;
-    let context = ContextManager::new(&config, tokenizer.clone(), policy.config().max_positions)?;
+    let Opened { mut policy, tokenizer, chat, .. } = open::fresh(&config, &config.warmstart.optim)?;
+    let context = ContextManager::new(&config, tokenizer.clone(), chat.clone(), policy.config().max_positions)?;
     let mut val_envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
     let name = format!("{}-warmstart", config.run.name);
     let run = RunDir::create(common.run.as_deref(), &name, config.run.seed, &settings::to_toml(&config))?;
@@ -64,7 +64,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
             path: folder.clone(),
             source,
         })?;
-        open::save_model(&folder, &policy, &tokenizer, "").map_err(RunError::Model)
+        open::save_model(&folder, &policy, &tokenizer, chat.as_deref(), "").map_err(RunError::Model)
     };
     write()?;
     if step < steps {

@@ -91,6 +91,7 @@ impl Batch {
 
     fn objective<'a>(&'a self, config: &'a LossConfig) -> Objective<'a> {
         let targets = Targets {
+            episodes: &[],
             lengths: &self.lengths,
             old_logp: &self.old_logp,
             advantage: &self.advantage,
@@ -224,4 +225,38 @@ fn settings_are_read_by_name() {
         assert_eq!(serde_json::from_str::<KlKind>(&format!("{name:?}")).unwrap(), kind);
     }
     assert!(serde_json::from_str::<KlKind>("\"k3+\"").is_err());
+}
+
+/// An episode of several rows weighs what it would weigh as one row.
+#[test]
+fn rows_of_an_episode_count_as_one() {
+    let config = |average| LossConfig { average, entropy_coef: 0.1, ..LossConfig::default() };
+    let now = TokenValues { logp: vec![-0.5; 6], entropy: vec![1.0, 2.0, 0.5, 1.5, 0.7, 0.9], value: Vec::new() };
+    for average in [
+        LossAverage::TokenMean,
+        LossAverage::SeqMeanTokenMean,
+        LossAverage::SeqMeanTokenSum,
+        LossAverage::SeqMeanTokenSumNorm,
+    ] {
+        let config = config(average);
+        let evaluate = |lengths: &[usize], episodes: &[usize]| {
+            let targets = Targets {
+                lengths,
+                episodes,
+                old_logp: &[-0.6; 6],
+                advantage: &[0.3, 0.3, 0.3, -0.2, -0.2, -0.2],
+                ..Targets::default()
+            };
+            let mut metrics = LossMetrics::default();
+            let seeds = Objective::new(&config, targets, 9).unwrap().evaluate(0..lengths.len(), &now, &mut metrics);
+            (seeds, metrics)
+        };
+        let split = evaluate(&[1, 2, 2, 1], &[4, 4, 7, 7]);
+        assert_eq!(split, evaluate(&[3, 3], &[]), "{average:?}");
+        assert_eq!(evaluate(&[3, 3], &[0, 1]), evaluate(&[3, 3], &[]), "{average:?}");
+        let differs = evaluate(&[1, 5], &[0, 1]).0 != split.0;
+        assert_eq!(differs, average == LossAverage::SeqMeanTokenMean, "{average:?}");
+    }
+    let targets = Targets { lengths: &[1, 1], episodes: &[0], ..Targets::default() };
+    assert!(Objective::new(&LossConfig::default(), targets, 1).unwrap_err().to_string().contains("episodes"));
 }

@@ -4,7 +4,8 @@
 //! are equal in every bit (decision D3); prompts that members of a group share are computed once.
 
 use super::{
-    Finish, Policy, PolicyError, Request, Response, Row, Sampling, SequenceId, TokenSeeds, TokenValues, Update, Weights,
+    Finish, Policy, PolicyError, Request, Response, Row, Sampling, SequenceId, Stop, TokenSeeds, TokenValues, Update,
+    Weights,
 };
 use ragen_models::device::Cpu;
 use ragen_models::kv_cache::{CacheId, KvCache};
@@ -349,7 +350,7 @@ impl Policy for Model {
         &mut self,
         requests: &[Request<'_>],
         sampling: &Sampling,
-        stop: &[u32],
+        stop: &Stop<'_>,
     ) -> Result<Vec<Response>, PolicyError> {
         let limit = self.max_positions();
         let mut responses: Vec<Response> = Vec::with_capacity(requests.len());
@@ -395,7 +396,7 @@ impl Policy for Model {
                     response.kept.push(outcome.kept);
                 }
                 lengths[i] += 1;
-                let finish = if stop.contains(&id) {
+                let finish = if stop.ends(&response.ids) {
                     Some(Finish::Stop)
                 } else if response.ids.len() >= requests[i].max_new_tokens {
                     Some(Finish::Length)

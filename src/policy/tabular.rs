@@ -4,7 +4,8 @@
 //! tensor. Updates are plain gradient descent; a context never seen has the logits of [`Tabular::prior`].
 
 use super::{
-    Finish, Policy, PolicyError, Request, Response, Row, Sampling, SequenceId, TokenSeeds, TokenValues, Update, Weights,
+    Finish, Policy, PolicyError, Request, Response, Row, Sampling, SequenceId, Stop, TokenSeeds, TokenValues, Update,
+    Weights,
 };
 use ragen_models::random::Key;
 use std::collections::BTreeMap;
@@ -129,7 +130,7 @@ impl Policy for Tabular {
         &mut self,
         requests: &[Request<'_>],
         sampling: &Sampling,
-        stop: &[u32],
+        stop: &Stop<'_>,
     ) -> Result<Vec<Response>, PolicyError> {
         if sampling.top_k != 0 || sampling.top_p < 1.0 || sampling.min_p > 0.0 {
             return Err(PolicyError::Invalid("the tabular policy samples by temperature only".into()));
@@ -154,7 +155,7 @@ impl Policy for Tabular {
                 ids.push(id as u32);
                 response.ids.push(id as u32);
                 response.logps.push(p[id].ln() as f32);
-                if stop.contains(&(id as u32)) {
+                if stop.ends(&response.ids) {
                     response.finish = Finish::Stop;
                     break;
                 }
@@ -289,7 +290,7 @@ mod tests {
         let sequence = policy.open();
         let sampling = Sampling { temperature: 0.7, ..Sampling::default() };
         let request = Request { sequence, prompt: &[0, 1], key: Key::new(5), max_new_tokens: 20 };
-        let response = policy.generate(&[request], &sampling, &[]).unwrap().remove(0);
+        let response = policy.generate(&[request], &sampling, &Stop::default()).unwrap().remove(0);
         assert_eq!((response.ids.len(), response.finish), (20, Finish::Length));
         assert!(!response.ids.contains(&3));
         let ids: Vec<u32> = [0, 1].into_iter().chain(response.ids).collect();

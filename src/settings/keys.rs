@@ -113,7 +113,7 @@ pub const KEYS: &[Key] = &[
     key("rollout.max_actions_per_turn", Whole(1, 1 << 32), "actions", "Actions of a turn at most; further ones are dropped without penalty.", "agent_proxy.max_actions_per_turn"),
     key("rollout.action_separator", Text, "", "What separates two actions in an answer.", "agent_proxy.action_sep"),
     key("rollout.think", Flag, "", "The response reasons between `<think>` tags before it answers.", "agent_proxy.enable_think"),
-    key("rollout.prompt", Word(&["full", "compact"]), "", "How a prompt is laid out: `full` has instruction, legend, budget and format, `compact` only the observation between the role tokens.", ""),
+    key("rollout.prompt", Word(&["full", "compact"]), "", "How a prompt is laid out: `full` has instruction, legend, budget and format, `compact` only the observation between the role tokens of the small tokenizer.", ""),
     key("rollout.force_open_tag", Flag, "", "The prompt ends with the opening tag, which is then not trained: on for chat models, off for the tiny ones.", ""),
     key("rollout.force_close_tag", Flag, "", "A response that reaches `response_tokens` without `</answer>` is closed by the template, untrained: lets a model that knows nothing answer at all.", ""),
     key("rollout.response_tokens", Whole(1, 1 << 32), "tokens", "Tokens sampled a turn at most.", "rollout.response_length"),
@@ -125,6 +125,7 @@ pub const KEYS: &[Key] = &[
     key("rollout.format_penalty", Number(-INF, 0.0), "reward", "Added to an episode's score for each turn that holds an unknown action or none.", "es_manager.format_penalty"),
     key("rollout.context", Word(&["full"]), "", "Which part of the history the policy sees: all turns, as one row. (The windowed modes are not there yet.)", "agent_proxy.context_window_mode"),
     key("rollout.context_window", Whole(0, 1 << 32), "turns", "Turns seen in the windowed context modes, the present one included.", "agent_proxy.max_context_window"),
+    key("rollout.history", Word(&["auto", "append", "template"]), "", "What a later prompt shows of the earlier turns, for a model that brings a chat template: `append` what was read and sampled, id by id; `template` what the template makes of it, as a row of its own; `auto` appends where the two read the same.", ""),
 
     key("reward.grouping", Word(&["state", "inductive", "batch"]), "", "Which trajectories are normalised together: of one group, of one tag, or all.", "agent_proxy.reward_normalization.grouping"),
     key("reward.method", Word(&["identity", "mean", "mean_std", "asym_clip"]), "", "How scores are normalised. The filter always reads scores that are not.", "agent_proxy.reward_normalization.method"),

@@ -47,6 +47,11 @@ pub fn render() -> String {
          (`filter.value=0.9`, `env.train.group_size=8`, `run.name=mine`). Tables merge, lists replace. Every mistake is listed in one\n\
          error and nothing starts. What a run resolved stands in its `config.toml`; giving that file, or the run's directory, as CONFIG\n\
          gives the same run.\n\n\
+         A file may also hold a section `[lm]` with sections inside, such as `[lm.rollout]`. It is laid over the rest of the file, and\n\
+         under the changes of the command line, if `model.path` is a language model, that is one that brings a chat template\n\
+         (`chat_template.jinja`, `chat_template` in `tokenizer_config.json`, a `.gguf` file). The shipped configurations have one, so that\n\
+         `ragen train sokoban model.path=DIR` works as it is: full prompts, longer responses, smaller steps and fewer episodes than for the\n\
+         small model. What a run resolved has no such section: its `config.toml` holds the values.\n\n\
          The defaults are those of RAGEN where it has the key; the shipped configurations in configs/ choose the small ones:\n",
     );
     for (i, (name, source)) in SHIPPED.iter().enumerate() {

@@ -181,3 +181,45 @@ fn differences_are_named_with_both_values() {
     );
     assert_eq!(differences(&a, &a, |_| false), Vec::<String>::new());
 }
+
+/// The same configuration serves the small model and one that brings a chat template.
+#[test]
+fn a_language_model_takes_the_section_made_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().display().to_string();
+    let model = |name: &str, changes: &[&str]| {
+        let changes =
+            [&[format!("model.path={path:?}")], &changes.iter().map(|s| s.to_string()).collect::<Vec<_>>()[..]];
+        load(Some(name), &changes.concat()).unwrap()
+    };
+    for (name, _) in SHIPPED {
+        assert_eq!(model(name, &[]).rollout, load(Some(name), &[]).unwrap().rollout, "no template, no language model");
+    }
+    fs::write(dir.path().join("tokenizer_config.json"), r#"{"chat_template": "x"}"#).unwrap();
+    for (name, _) in SHIPPED {
+        let config = model(name, &[]);
+        assert_eq!((config.rollout.prompt, config.rollout.think), (crate::config::PromptStyle::Full, true), "{name}");
+        assert!(
+            config.rollout.force_open_tag && !config.rollout.force_close_tag && config.rollout.response_tokens >= 64
+        );
+        assert!(config.optim.lr < 1e-4 && config.env.train.groups < 32, "{name}");
+        assert_eq!(config.run.steps, load(Some(name), &[]).unwrap().run.steps, "the rest of the file stays");
+        // What was resolved says it all, and the command line wins.
+        let toml = to_toml(&config);
+        assert!(!toml.contains("[lm"));
+        assert_eq!(parse("config.toml", &toml, &[]).unwrap(), config);
+        assert_eq!(model(name, &["rollout.response_tokens=70"]).rollout.response_tokens, 70);
+    }
+    // A run of such a model is one, and so is a file that says so.
+    let run = tempfile::tempdir().unwrap();
+    assert!(!is_language_model(run.path()));
+    fs::create_dir_all(run.path().join("checkpoints/step-000001")).unwrap();
+    fs::write(run.path().join("checkpoints/step-000001/chat_template.jinja"), "x").unwrap();
+    fs::write(run.path().join("x.gguf"), "").unwrap();
+    assert!(is_language_model(run.path()) && is_language_model(&run.path().join("x.gguf")));
+
+    let wrong = parse("x.toml", "[lm.rollout]\nresponse_token = 3\n[lm]\noptim = 4\n", &[]).unwrap_err().to_string();
+    assert!(wrong.contains("lm.rollout.response_token: unknown key"), "{wrong}");
+    assert!(wrong.contains("lm.optim: is a section and cannot be 4"), "{wrong}");
+    assert_eq!(problems(&["lm.rollout.think=true"]).len(), 1);
+}

@@ -16,11 +16,11 @@ pub struct Prepared<'a> {
     pub batch: Batch<'a>,
     /// `batch/…` metrics.
     pub metrics: Metrics,
-    /// For each row kept its index in the rollout and the mean advantage of its tokens.
-    pub row_advantages: Vec<(usize, f64)>,
+    /// For each trajectory kept its index in the rollout and the mean advantage of its tokens.
+    pub advantages: Vec<(usize, f64)>,
 }
 
-/// Mean token entropy of each trajectory in nats, if the filter ranks by it; zeros otherwise.
+/// Mean token entropy of each trajectory in nats, the mean over its rows, if the filter ranks by it; zeros otherwise.
 pub fn entropies(
     policy: &mut dyn Policy,
     trajectories: &[Trajectory],
@@ -29,7 +29,7 @@ pub fn entropies(
     if !matches!(config.filter.metric, Metric::Entropy | Metric::EntropyVariance) {
         return Ok(vec![0.0; trajectories.len()]);
     }
-    let rows: Vec<Row<'_>> = trajectories.iter().map(Trajectory::row).collect();
+    let rows: Vec<Row<'_>> = trajectories.iter().flat_map(Trajectory::views).collect();
     let entropy = score(policy, Weights::Policy, &rows, config)?.entropy;
     let mut first = 0;
     let mean_of = |row: &Row<'_>| {
@@ -37,7 +37,14 @@ pub fn entropies(
         first += row.targets.len();
         tokens.iter().map(|h| f64::from(*h)).sum::<f64>() / tokens.len().max(1) as f64
     };
-    Ok(rows.iter().map(mean_of).collect())
+    let means: Vec<f64> = rows.iter().map(mean_of).collect();
+    let mut first = 0;
+    let of_trajectory = |t: &Trajectory| {
+        let rows = &means[first..first + t.rows.len()];
+        first += rows.len();
+        rows.iter().sum::<f64>() / rows.len().max(1) as f64
+    };
+    Ok(trajectories.iter().map(of_trajectory).collect())
 }
 
 /// What the filter reads: scores that are not normalised.
@@ -46,7 +53,7 @@ pub fn measurements(trajectories: &[Trajectory], entropy: &[f64]) -> Vec<Measure
         group: t.group,
         trajectory: i,
         reward: t.score(),
-        n_tokens: t.targets.len(),
+        n_tokens: t.n_sampled(),
         entropy: entropy[i],
     };
     trajectories.iter().enumerate().map(of).collect()
@@ -54,8 +61,8 @@ pub fn measurements(trajectories: &[Trajectory], entropy: &[f64]) -> Vec<Measure
 
 /// Old log-probabilities, reference, values and advantages of the trajectories that were kept.
 ///
-/// Scores are normalised over the whole rollout, before the filter. A trajectory in which nothing was sampled counts in
-/// its group's statistics and is no row.
+/// Scores are normalised over the whole rollout, before the filter. Every row of a trajectory has its score, and a group's
+/// statistics count a trajectory once. One in which nothing was sampled counts there and is no row.
 pub fn prepare<'a>(
     policy: &mut dyn Policy,
     trajectories: &'a [Trajectory],
@@ -66,16 +73,15 @@ pub fn prepare<'a>(
     let groups: Vec<usize> = trajectories.iter().map(|t| t.group).collect();
     let tags: Vec<&str> = trajectories.iter().map(|t| t.tag.as_str()).collect();
     let scores = normalise(&config.reward, &scores, &groups, &tags);
-    let scored: Vec<Scored> = kept
-        .iter()
-        .map(|&i| Scored { group: groups[i], trajectory: i, n_tokens: trajectories[i].targets.len(), score: scores[i] })
-        .collect();
-    let rows: Vec<Row<'_>> =
-        kept.iter().map(|&i| trajectories[i].row()).filter(|row| !row.targets.is_empty()).collect();
+    let of_row = |i: usize, n_tokens| Scored { group: groups[i], trajectory: i, n_tokens, score: scores[i] };
+    let kept_rows = || kept.iter().flat_map(|&i| trajectories[i].rows.iter().map(move |row| (i, row)));
+    let scored: Vec<Scored> = kept_rows().map(|(i, row)| of_row(i, row.targets.len())).collect();
+    let trained = || kept_rows().filter(|(_, row)| !row.targets.is_empty());
+    let rows: Vec<Row<'_>> = trained().map(|(_, row)| row.view()).collect();
     let mut prepared = Prepared::default();
     let mut put = |key: &str, value: f64| prepared.metrics.insert(key.into(), value);
     put("batch/rows", rows.len() as f64);
-    put("batch/empty_rows", (kept.len() - rows.len()) as f64);
+    put("batch/empty_rows", (scored.len() - rows.len()) as f64);
     put("batch/tokens", rows.iter().map(|row| row.ids.len()).sum::<usize>() as f64);
     put("batch/trained_tokens", rows.iter().map(|row| row.targets.len()).sum::<usize>() as f64);
 
@@ -83,7 +89,7 @@ pub fn prepare<'a>(
     if has_value && !policy.has_value() {
         return Err(PolicyError::Missing("value head, which algorithm.estimator = \"gae\" needs"));
     }
-    let mut old_logp: Vec<f32> = kept.iter().flat_map(|&i| &trajectories[i].logps).copied().collect();
+    let mut old_logp: Vec<f32> = kept_rows().flat_map(|(_, row)| &row.logps).copied().collect();
     let mut values = Vec::new();
     if has_value || config.update.rescore {
         let now = score(policy, Weights::Policy, &rows, config)?;
@@ -101,7 +107,7 @@ pub fn prepare<'a>(
         Err(error) => return Err(PolicyError::Invalid(error.to_string())),
     };
     put("batch/singletons", advantages.n_singletons as f64);
-    summarise("batch/score", &scored.iter().map(|row| row.score).collect::<Vec<_>>(), &mut prepared.metrics);
+    summarise("batch/score", &kept.iter().map(|&i| scores[i]).collect::<Vec<_>>(), &mut prepared.metrics);
     summarise("batch/advantage", &advantages.advantage, &mut prepared.metrics);
     if has_value {
         summarise("batch/return", &advantages.ret, &mut prepared.metrics);
@@ -115,12 +121,13 @@ pub fn prepare<'a>(
         reference_logp = score(policy, Weights::Reference, &rows, config)?.logp;
     }
     let mut first = 0;
-    for row in &scored {
-        let tokens = &advantages.advantage[first..first + row.n_tokens];
-        first += row.n_tokens;
-        prepared.row_advantages.push((row.trajectory, tokens.iter().sum::<f64>() / tokens.len().max(1) as f64));
+    for &i in kept {
+        let tokens = &advantages.advantage[first..first + trajectories[i].n_sampled()];
+        first += tokens.len();
+        prepared.advantages.push((i, tokens.iter().sum::<f64>() / tokens.len().max(1) as f64));
     }
     prepared.batch = Batch {
+        episodes: trained().map(|(i, _)| i).collect(),
         rows,
         old_logp,
         advantage: advantages.advantage,

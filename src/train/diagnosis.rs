@@ -27,8 +27,8 @@ pub fn collapse(
     let first_turns = rollout.trajectories.iter().filter_map(|t| t.turns.first().map(|turn| (t, turn)));
     let mut pairs: Vec<Pair<'_>> = first_turns
         .map(|(t, turn)| match &turn.reasoning {
-            Some(z) => Pair { x: &t.tokens.ids[..z.start], z: &t.tokens.ids[z.clone()] },
-            None => Pair { x: &t.tokens.ids[..turn.prompt.end], z: &[] },
+            Some(z) => Pair { x: &t.rows[turn.row].tokens.ids[..z.start], z: &t.rows[turn.row].tokens.ids[z.clone()] },
+            None => Pair { x: &t.rows[turn.row].tokens.ids[..turn.prompt.end], z: &[] },
         })
         .collect();
     let longest = pairs.iter().filter(|pair| !pair.z.is_empty()).map(|pair| pair.x.len()).max().unwrap_or(0);

@@ -7,6 +7,7 @@ use crate::env_manager::EnvManagerError;
 use crate::env_manager::metrics::Metrics;
 use crate::eval::Evaluation;
 use crate::policy::PolicyError;
+use crate::trajectory::Trajectory;
 use crate::update::UpdateError;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -98,7 +99,7 @@ pub struct StepReport {
 impl StepReport {
     /// Tokens sampled.
     pub fn sampled_tokens(&self) -> usize {
-        self.rollout.trajectories.iter().map(|t| t.targets.len()).sum()
+        self.rollout.trajectories.iter().map(Trajectory::n_sampled).sum()
     }
 
     /// The trajectories as JSON objects, with advantage and filter decision.
@@ -110,7 +111,7 @@ impl StepReport {
             added.insert("score".into(), json!(t.score()));
             added.insert("advantage".into(), json!(advantage));
             added.insert("kept".into(), json!(self.kept.contains(&i)));
-            t.to_json(&context.tokenizer.decode(&t.tokens.ids), added)
+            t.to_json(&|ids| context.tokenizer.decode(ids), added)
         })
     }
 }

@@ -56,6 +56,7 @@ fn check_value_loss(case: &mut Case) {
     let value = single(&trained(&case.inputs.take("vpreds"), &mask));
     let zeros = vec![0.0f32; value.len()];
     let targets = Targets {
+        episodes: &[],
         lengths: &lengths,
         old_logp: &zeros,
         advantage: &vec![0.0; value.len()],

@@ -17,7 +17,7 @@ pub static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| Arc::new(Token
 
 /// A context manager of the tiny tokenizer for this configuration.
 pub fn context(config: &Config) -> ContextManager {
-    ContextManager::new(config, TOKENIZER.clone(), usize::MAX).unwrap()
+    ContextManager::new(config, TOKENIZER.clone(), None, usize::MAX).unwrap()
 }
 
 /// Compact prompts without thinking that end with the opening tag: two tokens make a response.
@@ -53,6 +53,11 @@ pub fn only(tokens: &[&str]) -> Vec<f64> {
 /// Stops where a sampler would: at a stop token and at the limits. Every log-probability is −1.
 pub struct Scripted {
     pub lines: Vec<String>,
+    /// Encodes the lines.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Lines go by call of `generate` instead of by sequence.
+    pub by_call: bool,
+    calls: usize,
     pub max_positions: usize,
     pub kept: Vec<KeptSet>,
     sequences: Vec<Option<(usize, usize)>>, // tokens and turns so far
@@ -61,7 +66,16 @@ pub struct Scripted {
 impl Scripted {
     pub fn new(lines: &[&str]) -> Self {
         let lines = lines.iter().map(|line| line.to_string()).collect();
-        Scripted { lines, max_positions: usize::MAX, kept: vec![], sequences: vec![] }
+        let tokenizer = TOKENIZER.clone();
+        Scripted {
+            lines,
+            tokenizer,
+            by_call: false,
+            calls: 0,
+            max_positions: usize::MAX,
+            kept: vec![],
+            sequences: vec![],
+        }
     }
 
     /// Sequences that are open.
@@ -88,13 +102,19 @@ impl Policy for Scripted {
         self.sequences[sequence.0].take().expect("closed once");
     }
 
-    fn generate(&mut self, requests: &[Request<'_>], _: &Sampling, stop: &[u32]) -> Result<Vec<Response>, PolicyError> {
+    fn generate(
+        &mut self,
+        requests: &[Request<'_>],
+        _: &Sampling,
+        stop: &Stop<'_>,
+    ) -> Result<Vec<Response>, PolicyError> {
         let mut responses = Vec::new();
         for request in requests {
             let (tokens, turn) = self.sequences[request.sequence.0].as_mut().expect("an open sequence");
             *tokens += request.prompt.len();
             let mut response = Response { ids: vec![], logps: vec![], kept: vec![], finish: Finish::Length };
-            for id in TOKENIZER.encode(&self.lines[*turn]).into_iter().take(request.max_new_tokens) {
+            let line = if self.by_call { self.calls } else { *turn };
+            for id in self.tokenizer.encode(&self.lines[line]).into_iter().take(request.max_new_tokens) {
                 if *tokens == self.max_positions {
                     response.finish = Finish::Context;
                     break;
@@ -102,7 +122,7 @@ impl Policy for Scripted {
                 *tokens += 1;
                 response.ids.push(id);
                 response.logps.push(-1.0);
-                if stop.contains(&id) {
+                if stop.ends(&response.ids) {
                     response.finish = Finish::Stop;
                     break;
                 }
@@ -113,6 +133,7 @@ impl Policy for Scripted {
             *turn += 1;
             responses.push(response);
         }
+        self.calls += 1;
         Ok(responses)
     }
 

@@ -16,6 +16,17 @@ const CONFIG: &str = "config.json";
 /// The special tokens that templates may name.
 const TOKENS: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
 
+/// Whether a checkpoint folder, or a GGUF file, brings a chat template; told from the outside, without reading weights.
+///
+/// A file called `.gguf` counts as one.
+pub fn is_brought_by(path: &Path) -> bool {
+    if path.is_file() {
+        return path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    }
+    let config = parse(path, TOKENIZER_CONFIG, read_text(path, TOKENIZER_CONFIG).unwrap_or(None));
+    path.join(TEMPLATE).is_file() || config.is_ok_and(|config| !config["chat_template"].is_null())
+}
+
 impl Chat {
     /// What a checkpoint folder says about chatting: `None` if it brings no template.
     ///

@@ -10,8 +10,9 @@ pub const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 ///
 /// **Panics** if it is not there and `RAGEN_REQUIRE_ASSETS=1`.
 pub fn find(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("RAGEN_ASSETS")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets"), PathBuf::from);
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let workspace = if package.join("models").is_dir() { package.to_path_buf() } else { package.join("..") };
+    let folder = std::env::var_os("RAGEN_ASSETS").map_or_else(|| workspace.join("assets"), PathBuf::from);
     let path = folder.join(name);
     if path.is_file() {
         return Some(path);
