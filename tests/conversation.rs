@@ -322,7 +322,7 @@ fn a_first_prompt_at_the_limit_of_the_context() {
     let vocab = TOKENIZER.vocab();
     // Level 3 says as much as makes its prompt `length` tokens long.
     let run = |length: usize, limit: usize| {
-        let bare = 3 + "3 0".len() + 1;
+        let bare = 4 + TOKENIZER.encode_plain("3 0").len();
         let stage = Doors { says: "x".repeat(length - bare), says_at: Some(3), ..Doors::default() };
         let mut policy = model(vocab, Estimator::Grpo, limit);
         let context = ContextManager::new(&config, TOKENIZER.clone(), None, limit).unwrap();
@@ -332,7 +332,7 @@ fn a_first_prompt_at_the_limit_of_the_context() {
         let report = trainer.step(&mut policy, 1).unwrap();
         assert!(report.metrics.values().all(|x| x.is_finite()));
         let t = report.rollout.trajectories.into_iter().find(|t| t.seed % 4 == 3).unwrap();
-        (t.rows[0].tokens.len(), t.turns.len(), t.outcome.context_full && t.outcome.truncated, t.reward())
+        (t.rows[0].tokens.len(), t.turns.len(), t.outcome.context_full && t.outcome.truncated, t.reward() + 0.0)
     };
     let limit = 64;
     for length in [limit - 1, limit, limit + 1, limit - n + 1] {

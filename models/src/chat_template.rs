@@ -199,7 +199,18 @@ impl ChatTemplate {
         let marks = Marks::new(tokenizer, &self.source, messages);
         let broken: Vec<Message> = messages.iter().map(|m| marks.break_message(tokenizer, m, assistant)).collect();
         let text = self.render(&broken, add_generation_prompt, variables)?;
-        Ok(marks.encode(tokenizer, &text, &broken))
+        let mut places = marks.places(&text, &broken);
+        if assistant == Assistant::Own {
+            let mut hollow = broken;
+            let own = hollow.iter_mut().filter(|m| m.role == "assistant");
+            own.for_each(|m| *m = Message::new("assistant", marks.sentinel.to_string()));
+            let hollow_text = self.render(&hollow, add_generation_prompt, variables)?;
+            let own = (0..messages.len()).filter(|i| messages[*i].role == "assistant");
+            for (i, place) in own.zip(gaps(&text, &hollow_text, marks.sentinel)) {
+                places[i] = place;
+            }
+        }
+        Ok(marks.encode(tokenizer, &text, &places))
     }
 
     /// What the template writes behind the last assistant's message of `messages`, generation prompt included.
@@ -236,7 +247,7 @@ impl ChatTemplate {
 
         let broken: Vec<Message> = messages.iter().map(|m| marks.break_message(tokenizer, m, Assistant::Own)).collect();
         let (_, tail) = cut(self.render(&with_sentinel(&broken), true, variables)?).ok_or_else(missing)?;
-        let mut tail = marks.encode(tokenizer, &tail, &broken[last + 1..]);
+        let mut tail = marks.encode(tokenizer, &tail, &marks.places(&tail, &broken[last + 1..]));
         tail.message.iter_mut().flatten().for_each(|index| *index += last + 1);
         Ok(Continuation { tail, is_extension })
     }
@@ -299,9 +310,10 @@ impl Marks {
         text.chars().filter(|c| *c != self.gap).map(back).collect()
     }
 
-    /// Ids of a rendered text with marks; `messages` are those that it shows, broken.
-    fn encode(&self, tokenizer: &Tokenizer, marked: &str, messages: &[Message]) -> Encoded {
-        let contents = self.places(marked, messages);
+    /// Ids of a rendered text with marks; `places` are those of the messages in it.
+    fn encode(&self, tokenizer: &Tokenizer, marked: &str, places: &[Range<usize>]) -> Encoded {
+        let restored = |at: usize| self.restore(&marked[..at]).len();
+        let contents: Vec<Range<usize>> = places.iter().map(|p| restored(p.start)..restored(p.end)).collect();
         let of = |span: Range<usize>| contents.iter().position(|c| c.start < span.end && span.start < c.end);
         let mut encoded = Encoded::default();
         for piece in tokenizer.split(marked) {
@@ -328,7 +340,7 @@ impl Marks {
         encoded
     }
 
-    /// Where each message's content stands in the text without marks; empty where it does not stand as it is.
+    /// Where each message's content stands in a rendered text; empty where it does not stand as it is.
     fn places(&self, marked: &str, messages: &[Message]) -> Vec<Range<usize>> {
         let mut from = 0;
         let mut places = Vec::with_capacity(messages.len());
@@ -337,16 +349,37 @@ impl Marks {
             let place = match marked[from..].find(content).filter(|_| !content.is_empty()) {
                 None => 0..0,
                 Some(at) => {
-                    let (start, end) = (from + at, from + at + content.len());
-                    from = end;
-                    let restored = self.restore(&marked[..start]).len();
-                    restored..restored + self.restore(content).len()
+                    let start = from + at;
+                    from = start + content.len();
+                    start..from
                 }
             };
             places.push(place);
         }
         places
     }
+}
+
+/// What stands in a text where `hollow`, the same text otherwise, has the sentinel; nothing if the two do not agree.
+fn gaps(text: &str, hollow: &str, sentinel: char) -> Vec<Range<usize>> {
+    let mut parts = hollow.split(sentinel);
+    let first = parts.next().unwrap_or_default();
+    let parts: Vec<&str> = parts.collect();
+    if !text.starts_with(first) {
+        return Vec::new();
+    }
+    let mut at = first.len();
+    let mut gaps = Vec::with_capacity(parts.len());
+    for (i, part) in parts.iter().enumerate() {
+        let found = match i + 1 == parts.len() {
+            true => text[at..].ends_with(part).then(|| text.len() - part.len()),
+            false => text[at..].find(part).map(|found| at + found),
+        };
+        let Some(found) = found else { return Vec::new() };
+        gaps.push(at..found);
+        at = found + part.len();
+    }
+    gaps
 }
 
 /// Changes every text in a value.

@@ -257,6 +257,7 @@ fn rows_of_an_episode_count_as_one() {
         let differs = evaluate(&[1, 5], &[0, 1]).0 != split.0;
         assert_eq!(differs, average == LossAverage::SeqMeanTokenMean, "{average:?}");
     }
-    let targets = Targets { lengths: &[1, 1], episodes: &[0], ..Targets::default() };
+    let targets =
+        Targets { lengths: &[1, 1], episodes: &[0], old_logp: &[0.0; 2], advantage: &[0.0; 2], ..Targets::default() };
     assert!(Objective::new(&LossConfig::default(), targets, 1).unwrap_err().to_string().contains("episodes"));
 }

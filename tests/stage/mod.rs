@@ -57,10 +57,10 @@ pub struct Scripted {
     pub tokenizer: Arc<Tokenizer>,
     /// Lines go by call of `generate` instead of by sequence.
     pub by_call: bool,
-    calls: usize,
+    pub calls: usize,
     pub max_positions: usize,
     pub kept: Vec<KeptSet>,
-    sequences: Vec<Option<(usize, usize)>>, // tokens and turns so far
+    pub sequences: Vec<Option<(usize, usize)>>, // tokens and turns so far
 }
 
 impl Scripted {
