@@ -7,7 +7,7 @@ use crate::config;
 use crate::context_manager::{ContextError, ContextManager, Conversation, Prompt};
 use crate::env_manager::metrics::{Metrics, add_pass_at_k, aggregate, episode_metrics};
 use crate::env_manager::{EnvManager, EnvManagerError, Episode};
-use crate::policy::{Finish, Policy, PolicyError, Request, Response, Sampling, SequenceId, Stop};
+use crate::policy::{Finish, Policy, PolicyError, Request, Response, Sampling, Says, SequenceId, Stop};
 use crate::protocol::parse;
 use crate::trajectory::{Outcome, Played, Provenance, TokenRow, Trajectory, Turn};
 use ragen_envs::EnvError;
@@ -102,7 +102,7 @@ pub fn play(
     let mut seats: Vec<Seat> = Vec::new();
     let mut done: BTreeMap<usize, Trajectory> = BTreeMap::new();
     let stop_ids = how.context.stop_ids();
-    let completes_answer: &dyn Fn(&[u32]) -> bool = &|response| how.context.completes_answer(response);
+    let completes_answer: Says<'_> = &|response| how.context.completes_answer(response);
     let stop = Stop { ids: &stop_ids, says: how.context.stops_by_text().then_some(completes_answer) };
     loop {
         // An episode that ends frees its place for the next one.

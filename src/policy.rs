@@ -29,13 +29,16 @@ pub struct Request<'a> {
     pub max_new_tokens: usize,
 }
 
+/// Whether the ids sampled so far, the newest last, say something that ends a response.
+pub type Says<'a> = &'a (dyn Fn(&[u32]) -> bool + 'a);
+
 /// What ends a response.
 #[derive(Clone, Copy, Default)]
 pub struct Stop<'a> {
     /// Tokens.
     pub ids: &'a [u32],
-    /// Whether the ids sampled so far, the newest last, say something that ends it.
-    pub says: Option<&'a dyn Fn(&[u32]) -> bool>,
+    /// What it says.
+    pub says: Option<Says<'a>>,
 }
 
 impl Stop<'_> {

@@ -15,6 +15,7 @@ use ragen::train::Trainer;
 use ragen::trajectory::{Provenance, Trajectory};
 use ragen_envs::Mode;
 use ragen_models::chat_template::{Chat, Message};
+use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
 use ragen_models::optim::AdamWSettings;
 use ragen_models::random::Key;
@@ -384,6 +385,7 @@ fn a_later_prompt_at_the_limit_of_the_context() {
 
 fn shape() -> Shape {
     Shape {
+        family: Family::Qwen3,
         vocab: 0,
         d_model: 24,
         n_layers: 2,
@@ -391,7 +393,8 @@ fn shape() -> Shape {
         n_kv_heads: 1,
         head_dim: 8,
         d_ff: 40,
-        rope_theta: 500.0,
+        rope: Rope::plain(500.0),
+        sliding_window: None,
         norm_eps: 1e-6,
         tied_embeddings: false,
         qkv_bias: true,

@@ -9,6 +9,7 @@ use ragen::train::TrainState;
 use ragen_models::chat_template::Chat;
 use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
+use ragen_models::gguf::{self, GgufError};
 use ragen_models::lora::Lora;
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
@@ -127,7 +128,30 @@ fn read(path: &str) -> Result<Loaded, Failure> {
             Ok(Loaded { base: (*name).into(), ..loaded? })
         });
     }
-    read_folder(&model_folder(Path::new(path))?)
+    match Path::new(path) {
+        file if file.is_file() => read_gguf(file),
+        folder => read_folder(&model_folder(folder)?),
+    }
+}
+
+fn read_gguf(path: &Path) -> Result<Loaded, Failure> {
+    let broken = |e: GgufError| Failure::Usage(e.to_string());
+    let usage = |e: &dyn std::fmt::Display| Failure::Usage(format!("{}: {e}", path.display()));
+    let file = gguf::open(path).map_err(broken)?;
+    let tokenizer = Tokenizer::from_json(file.tokenizer_json().map_err(broken)?).map_err(|e| usage(&e))?;
+    let chat = match file.chat_template().map_err(broken)? {
+        None => None,
+        Some(source) => {
+            let bos = file.bos().map_err(broken)?;
+            let ends = [file.eos().map_err(broken)?, file.eot().map_err(broken)?];
+            let ends: Vec<u32> = ends.into_iter().flatten().collect();
+            let name = format!("of {}", path.display());
+            Some(Chat::from_parts(&name, source, bos, &ends, &tokenizer).map_err(|e| usage(&e))?)
+        }
+    };
+    let checkpoint = file.load().map_err(broken)?;
+    let base = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string();
+    Ok(Loaded { checkpoint, tokenizer, chat, base, adapters: None })
 }
 
 fn read_folder(folder: &Path) -> Result<Loaded, Failure> {

@@ -193,7 +193,9 @@ impl Journal<Model> for Recorder<'_> {
     fn checkpoint(&mut self, step: u64, policy: &Model, state: &TrainState) -> Result<(), TrainError> {
         let saved = open::trainer_state(policy, state);
         let keep = self.config.checkpoint.keep;
-        let write = |folder: &std::path::Path| open::save_model(folder, policy, &self.tokenizer, self.chat.as_deref(), &self.base);
+        let write = |folder: &std::path::Path| {
+            open::save_model(folder, policy, &self.tokenizer, self.chat.as_deref(), &self.base)
+        };
         self.run.save(step, keep, &saved, write).map_err(journal)?;
         Ok(())
     }
