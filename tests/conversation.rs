@@ -21,7 +21,7 @@ use ragen_models::optim::AdamWSettings;
 use ragen_models::random::Key;
 use ragen_models::simd::Isa;
 use ragen_models::tokenizer::Tokenizer;
-use ragen_models::transformer::{Config as Shape, Transformer};
+use ragen_models::transformer::{Config as Shape, Precision, Transformer};
 use serde_json::Map;
 use stage::*;
 use std::path::Path;
@@ -280,7 +280,7 @@ fn model(vocab: usize, estimator: Estimator, max_positions: usize) -> Model {
     let shape = Shape { vocab, max_positions, value_head: estimator == Estimator::Gae, ..shape() };
     let mut params = Transformer::initial(&shape, 3);
     params.get_mut("lm_head.weight").iter_mut().for_each(|w| *w *= 20.0);
-    Model::new(Arc::new(Cpu::with(Isa::available()[0], 2)), shape, params, AdamWSettings::default())
+    Model::new(Arc::new(Cpu::with(Isa::available()[0], 2)), shape, params, Precision::F32, AdamWSettings::default())
 }
 
 /// Rows of one episode are trained with the bits they were sampled with, share its advantage, and count once.
