@@ -40,6 +40,9 @@ pub enum RolloutError {
     },
 }
 
+/// Episodes that are played at once where nothing else is said: enough to fill the products.
+pub const PLACES: usize = 256;
+
 /// How the episodes of a rollout are played.
 #[derive(Clone, Copy)]
 pub struct Play<'a> {
@@ -49,6 +52,8 @@ pub struct Play<'a> {
     pub sampling: Sampling,
     /// Turns of an episode at most.
     pub max_turns: usize,
+    /// Episodes played at once at most. Results do not depend on it.
+    pub places: usize,
     /// Charged for each turn that holds an unknown action or none; 0 or negative.
     pub format_penalty: f64,
 }
@@ -56,7 +61,9 @@ pub struct Play<'a> {
 impl<'a> Play<'a> {
     /// Episodes as `[rollout]` has them.
     pub fn new(context: &'a ContextManager, rollout: &config::Rollout, sampling: Sampling) -> Self {
-        Play { context, sampling, max_turns: rollout.max_turns, format_penalty: rollout.format_penalty }
+        let places = if rollout.places == 0 { PLACES } else { rollout.places };
+        let (max_turns, format_penalty) = (rollout.max_turns, rollout.format_penalty);
+        Play { context, sampling, max_turns, places, format_penalty }
     }
 }
 
@@ -70,10 +77,6 @@ pub struct Rollout {
     /// Metrics of all episodes, keys `TAG/name` and `name`.
     pub metrics: Metrics,
 }
-
-/// Episodes that are played at once: enough to fill the products, few enough that their keys and values stay small. Results do
-/// not depend on it.
-const PLACES: usize = 256;
 
 /// An episode while it is played.
 struct Seat {
@@ -106,7 +109,7 @@ pub fn play(
     let stop = Stop { ids: &stop_ids, says: how.context.stops_by_text().then_some(completes_answer) };
     loop {
         // An episode that ends frees its place for the next one.
-        while seats.len() < PLACES
+        while seats.len() < how.places
             && let Some(index) = waiting.next()
         {
             seats.push(Seat::new(index, &envs.episodes[index], policy.open()));

@@ -89,11 +89,21 @@ pub struct Run {
     pub device: String,
     /// Write every n-th step's trajectories; 0 writes none.
     pub trajectories_every: u64,
+    /// Bytes that the run may take; 0: what the machine has available.
+    pub memory_bytes: usize,
 }
 
 impl Default for Run {
     fn default() -> Self {
-        Run { name: "run".into(), seed: 0, steps: 200, threads: 0, device: "auto".into(), trajectories_every: 10 }
+        Run {
+            name: "run".into(),
+            seed: 0,
+            steps: 200,
+            threads: 0,
+            device: "auto".into(),
+            trajectories_every: 10,
+            memory_bytes: 0,
+        }
     }
 }
 
@@ -298,6 +308,8 @@ pub enum History {
 pub struct Rollout {
     /// Turns of an episode at most.
     pub max_turns: usize,
+    /// Episodes played at once; 0: as the memory plan says. Changes no result.
+    pub places: usize,
     /// Actions of a turn at most; further ones are dropped without penalty.
     pub max_actions_per_turn: usize,
     /// What separates two actions in an answer.
@@ -330,6 +342,7 @@ impl Default for Rollout {
     fn default() -> Self {
         Rollout {
             max_turns: 5,
+            places: 0,
             max_actions_per_turn: 2,
             action_separator: "||".into(),
             think: true,
@@ -347,6 +360,18 @@ impl Default for Rollout {
     }
 }
 
+/// What of a forward is computed again in the backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recompute {
+    /// Blocks, if they do not all fit.
+    Auto,
+    /// Nothing.
+    None,
+    /// Every block, from its input.
+    Layer,
+}
+
 /// `[update]`: how a step's rows become optimiser steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -359,6 +384,10 @@ pub struct Update {
     pub micro_batch: usize,
     /// Tokens of one forward and backward at most (a longer row goes alone). Bounds memory; changes no result.
     pub micro_batch_tokens: usize,
+    /// The same, a prompt that rows share counted once; 0: as the memory plan says.
+    pub packed_tokens: usize,
+    /// Whether blocks are computed again in the backward instead of kept. Changes no result.
+    pub recompute: Recompute,
     /// Passes over a step's rows.
     pub epochs: usize,
     /// Score the rows again for the old log-probabilities instead of taking those they were sampled with.
@@ -374,6 +403,8 @@ impl Default for Update {
             mini_batches: 0,
             micro_batch: 0,
             micro_batch_tokens: 8192,
+            packed_tokens: 0,
+            recompute: Recompute::Auto,
             epochs: 1,
             rescore: false,
             loss: LossConfig::default(),

@@ -153,6 +153,11 @@ impl ContextManager {
         ids
     }
 
+    /// A token that says nothing and ends nothing: what a memory plan fills responses with.
+    pub fn filler(&self) -> u32 {
+        self.tokenizer.encode_plain(".").first().copied().unwrap_or(0)
+    }
+
     /// Whether responses also end by what they say: a language model may spell the closing tag in several tokens.
     pub fn stops_by_text(&self) -> bool {
         matches!(self.layout, Layout::Chat(_))

@@ -13,6 +13,7 @@ pub mod estimator;
 pub mod eval;
 pub mod filter;
 pub mod objective;
+pub mod plan;
 pub mod policy;
 pub mod protocol;
 pub mod reward;

@@ -32,6 +32,8 @@ enum Command {
     Rollout(commands::Configured),
     /// Resolved configuration, first prompts with their loss mask, memory and time; train nothing
     Inspect(commands::Configured),
+    /// A model, or what a run has trained, as other programs load it
+    Export(commands::export::Export),
     /// Play an environment by hand
     Play(commands::play::Options),
     /// What environments there are, whether they are available here, and their settings
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Eval(options) => commands::eval::run(&common, &options),
         Command::Rollout(what) => commands::rollout::run(&common, &what),
         Command::Inspect(what) => commands::inspect::run(&common, &what),
+        Command::Export(what) => commands::export::run(&common, &what),
         Command::Play(options) => commands::play::run(&common, &options),
         Command::Envs(options) => commands::envs::run(&common, &options),
         Command::Bench(what) => commands::bench::run(&common, &what),

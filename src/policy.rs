@@ -162,6 +162,11 @@ pub trait Policy {
     /// Scores rows without keeping anything.
     fn score(&mut self, weights: Weights, rows: &[Row<'_>], temperature: f32) -> Result<TokenValues, PolicyError>;
 
+    /// Tokens that are computed for some rows at once: fewer than they have where they share a prompt.
+    fn packed_tokens(&self, rows: &[Row<'_>]) -> usize {
+        rows.iter().map(|row| row.ids.len()).sum()
+    }
+
     /// Keeps a frozen copy of the present weights as the reference.
     fn freeze_reference(&mut self);
 

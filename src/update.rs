@@ -112,7 +112,7 @@ pub fn accumulate(
     temperature: f32,
 ) -> Result<LossMetrics, PolicyError> {
     let mut loss = LossMetrics::default();
-    for micro in split_by_size(rows, config.micro_batch, config.micro_batch_tokens) {
+    for micro in micro_batches(policy, rows, config) {
         let mut seeds = |now: &TokenValues| objective.evaluate(micro.clone(), now, &mut loss);
         policy.accumulate(&rows[micro.clone()], temperature, &mut seeds)?;
     }
@@ -128,6 +128,30 @@ fn part<'a, T>(values: &'a [T], tokens: &Range<usize>) -> &'a [T] {
 pub fn split_evenly(n: usize, largest: usize, count: usize) -> Vec<Range<usize>> {
     let count = if count > 0 { count.min(n) } else { n.div_ceil(largest.max(1)) };
     (0..count).map(|i| n * i / count..n * (i + 1) / count).collect()
+}
+
+/// The micro-batches of some rows, as `[update]` bounds them.
+pub fn micro_batches(policy: &dyn Policy, rows: &[Row<'_>], config: &UpdateConfig) -> Vec<Range<usize>> {
+    let mut ranges = split_by_size(rows, config.micro_batch, config.micro_batch_tokens);
+    if config.packed_tokens > 0 {
+        ranges =
+            ranges.into_iter().flat_map(|range| split_by_packed(policy, rows, range, config.packed_tokens)).collect();
+    }
+    ranges
+}
+
+/// A range of rows in consecutive ranges that pack at most `most` tokens; a row that is longer goes alone.
+fn split_by_packed(policy: &dyn Policy, rows: &[Row<'_>], of: Range<usize>, most: usize) -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
+    let mut start = of.start;
+    for end in of.clone() {
+        if end > start && policy.packed_tokens(&rows[start..=end]) > most {
+            ranges.push(start..end);
+            start = end;
+        }
+    }
+    ranges.push(start..of.end);
+    ranges
 }
 
 /// Consecutive ranges of rows with at most `max_rows` rows (0: any number) and `max_tokens` tokens (0: any number); a row

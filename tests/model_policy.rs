@@ -6,7 +6,7 @@ use ragen::context_manager::ContextManager;
 use ragen::env_manager::metrics::Metrics;
 use ragen::estimator::Estimator;
 use ragen::policy::model::Model;
-use ragen::policy::{Policy, Row, TokenSeeds, Weights};
+use ragen::policy::{Policy, Request, Row, Stop, TokenSeeds, Weights};
 use ragen::settings;
 use ragen::train::Trainer;
 use ragen::trajectory::{Provenance, Trajectory};
@@ -209,4 +209,47 @@ fn the_formats_of_the_specification_run_end_to_end() {
             assert!(report.metrics.values().all(|v| v.is_finite()), "{tag}: {:?}", report.metrics);
         }
     }
+}
+
+#[test]
+fn long_prompts_are_computed_in_pieces_with_the_same_bits() {
+    let mut config = small();
+    config.rollout.model_tokens = 2600;
+    let mut policy = model(&config, Isa::available()[0], 2);
+    let vocab = Tokenizer::tiny().vocab();
+    let prompt = |seed: u64, n: u64| (0..n).map(|i| Key::new(seed).below(i, vocab) as u32).collect::<Vec<u32>>();
+    // Pieces end inside the second prompt, between prompts and inside the last one.
+    let prompts = [prompt(1, 700), prompt(2, 1500), prompt(3, 20), prompt(4, 852), prompt(5, 2500)];
+    let sampling = config.rollout.sampling;
+    let requests: Vec<Request<'_>> = prompts
+        .iter()
+        .map(|prompt| Request { sequence: policy.open(), prompt, key: Key::new(9), max_new_tokens: 5 })
+        .collect();
+    let responses = policy.generate(&requests, &sampling, &Stop { ids: &[], says: None }).unwrap();
+    let rows: Vec<Vec<u32>> = prompts.iter().zip(&responses).map(|(p, r)| [&p[..], &r.ids].concat()).collect();
+    for (row, (prompt, response)) in rows.iter().zip(prompts.iter().zip(&responses)) {
+        let targets: Vec<u32> = (prompt.len() as u32..row.len() as u32).collect();
+        let row = Row { ids: row, targets: &targets, kept: &[] };
+        let scored = policy.score(Weights::Policy, &[row], sampling.temperature).unwrap().logp;
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+        assert_eq!(bits(&response.logps), bits(&scored), "a prompt of {} tokens", prompt.len());
+    }
+}
+
+#[test]
+fn micro_batches_count_a_shared_prompt_once() {
+    let config = small();
+    let policy = model(&config, Isa::available()[0], 1);
+    let prefix: Vec<u32> = (0..40).collect();
+    let rows: Vec<Vec<u32>> = (0..5).map(|i| [prefix.clone(), vec![100 + i; 10]].concat()).collect();
+    let rows: Vec<Row<'_>> = rows.iter().map(|ids| Row { ids, targets: &[45], kept: &[] }).collect();
+    assert_eq!(policy.packed_tokens(&rows), 40 + 5 * 10);
+    let of = |packed_tokens: usize| {
+        ragen::update::micro_batches(&policy, &rows, &ragen::config::Update { packed_tokens, ..config.update.clone() })
+    };
+    assert_eq!(of(0), of(90));
+    assert_eq!((of(90).len(), of(90)[0].clone()), (1, 0..5));
+    assert_eq!(of(89), [0..4, 4..5]);
+    assert_eq!(of(70), [0..3, 3..5]);
+    assert_eq!(of(1), [0..1, 1..2, 2..3, 3..4, 4..5], "a longer row goes alone");
 }

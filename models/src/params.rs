@@ -82,6 +82,16 @@ impl Table {
         table
     }
 
+    /// Number of elements of a model of this shape, counted without making its table.
+    pub fn len_of(config: &Config) -> usize {
+        let (d, q, kv, ff, hd) = (config.d_model, config.q_width(), config.kv_width(), config.d_ff, config.head_dim);
+        let bias = if config.qkv_bias { q + 2 * kv } else { 0 };
+        let norms = 2 * d + if config.qk_norm { 2 * hd } else { 0 };
+        let block = d * (q + 2 * kv) + bias + norms + q * d + 3 * d * ff;
+        let heads = if config.tied_embeddings { 1 } else { 2 };
+        config.n_layers * block + heads * config.vocab * d + d + if config.value_head { d + 1 } else { 0 }
+    }
+
     /// Appends a tensor behind all others.
     pub(crate) fn push(&mut self, name: String, shape: &[usize]) {
         let offset = self.len();
@@ -134,5 +144,27 @@ impl Params {
     pub fn get_mut(&mut self, name: &str) -> &mut [f32] {
         let range = self.table.find(name).unwrap_or_else(|| panic!("no parameter {name}")).range();
         &mut self.data[range]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_without_a_table_is_the_tables() {
+        for patch in [
+            r#""model_type": "llama""#,
+            r#""model_type": "qwen2", "tie_word_embeddings": true"#,
+            r#""model_type": "qwen3", "head_dim": 24, "value_head": true"#,
+        ] {
+            let json = format!(
+                r#"{{{patch}, "vocab_size": 61, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6,
+                "num_key_value_heads": 2, "intermediate_size": 80, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+                "max_position_embeddings": 128, "rope_theta": 10000.0}}"#
+            );
+            let config = Config::from_hf_json(&json).unwrap();
+            assert_eq!(Table::len_of(&config), Table::new(&config).len(), "{patch}");
+        }
     }
 }

@@ -1,11 +1,10 @@
 //! `ragen eval`: success and reward on fixed levels that were never trained on.
 
-use super::open::{self, Opened};
+use super::open::{self, Opened, Prepared, Source};
 use super::{Common, Failure, print, table, thousands, with_common};
 use clap::Args;
 use ragen::agent_proxy::Play;
 use ragen::config::Config;
-use ragen::context_manager::ContextManager;
 use ragen::env_manager::EnvManager;
 use ragen::eval::{Evaluation, evaluate};
 use ragen::run::{self, RunDir};
@@ -35,10 +34,10 @@ pub struct Options {
 pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     let path = Path::new(&options.model);
     let of_run = run::is_run(path);
-    let config = configure(common, options, of_run)?;
+    let mut config = configure(common, options, of_run)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer, chat, .. } = open::load(&options.model, &config)?;
-    let context = ContextManager::new(&config, tokenizer.clone(), chat.clone(), policy.config().max_positions)?;
+    let (Prepared { source, context, .. }, settled) = Prepared::new(Source::open(&options.model)?, &mut config, false)?;
+    let Opened { mut policy, tokenizer, .. } = source.assemble(&config, &config.optim, false)?;
     let mut envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
     let run = match &common.run {
         None if of_run => RunDir::open(path)?,
@@ -47,7 +46,7 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
             RunDir::create(given.as_deref(), &name, config.run.seed, &settings::to_toml(&config))?
         }
     };
-    let how = Play::new(&context, &config.rollout, config.val.sampling());
+    let how = Play::new(&context, &settled.rollout, config.val.sampling());
     let evaluation = evaluate(&mut policy, &mut envs, how, config.val.rounds, config.run.seed)?;
 
     let result = json!({"tags": evaluation.tags});

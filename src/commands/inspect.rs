@@ -1,10 +1,9 @@
 //! `ragen inspect`: what a configuration comes to, before anything is trained.
 
-use super::open::{self, Opened};
+use super::open::{self, Opened, Prepared};
 use super::{Common, Configured, Failure, print, table, thousands};
 use ragen::agent_proxy::{Play, play};
 use ragen::config::{Config, EnvSet};
-use ragen::context_manager::ContextManager;
 use ragen::env_manager::EnvManager;
 use ragen::policy::Policy;
 use ragen::policy::model::Model;
@@ -22,13 +21,13 @@ const SHOWN: usize = 2;
 
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
-    let config = what.load(common)?;
+    let mut config = what.load(common)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer, chat, .. } = open::open(&config)?;
-    let context = ContextManager::new(&config, tokenizer.clone(), chat.clone(), policy.config().max_positions)?;
-    let trainer = Trainer::new(config.clone(), context)?;
+    let (Prepared { source, context, plan }, settled) = Prepared::new(open::source(&config)?, &mut config, true)?;
+    let Opened { mut policy, tokenizer, .. } = source.assemble(&config, &config.optim, plan.work.recompute)?;
+    let trainer = Trainer::new(settled, context)?;
     let (first, speed) = first_turns(&mut policy, &trainer, &config)?;
-    let memory = Memory::of(&config, &policy, speed.turn_tokens);
+    let memory = plan.memory.parts().into_iter().chain([("total", plan.memory.total())]);
     let step_seconds = speed.step_seconds(&config);
 
     let toml = settings::to_toml(&config);
@@ -47,9 +46,11 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
             }
             text.push_str("\n\n");
         }
-        let rows =
-            memory.rows().map(|(name, bytes)| vec![name.to_string(), format!("{:.1} MiB", bytes as f64 / 1048576.0)]);
-        let _ = writeln!(text, "{} parameters; memory, estimated:", thousands(policy.params().data.len()));
+        let rows: Vec<_> = memory
+            .clone()
+            .map(|(name, bytes)| vec![name.to_string(), format!("{:.1} MiB", bytes as f64 / 1048576.0)])
+            .collect();
+        let _ = writeln!(text, "{} parameters; {}:", thousands(policy.params().data.len()), plan.line());
         text.push_str(&table(&rows));
         let _ = writeln!(
             text,
@@ -65,7 +66,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
             .map(|t| json!({"text": tokenizer.decode(first_row(t)), "ids": first_row(t), "loss_mask": loss_mask(t)}))
             .collect();
         let memory: serde_json::Map<String, Value> =
-            memory.rows().map(|(name, bytes)| (name.to_string(), json!(bytes))).into_iter().collect();
+            memory.map(|(name, bytes)| (name.to_string(), json!(bytes))).collect();
         let config = serde_json::to_value(&config).unwrap_or(Value::Null);
         let result =
             json!({"config": config, "prompts": prompts, "memory_bytes": memory, "step_seconds": step_seconds});
@@ -136,58 +137,4 @@ fn first_turns(policy: &mut Model, trainer: &Trainer, config: &Config) -> Result
     };
     let first = rollout.trajectories.into_iter().filter(|t| t.member == 0).take(SHOWN).collect();
     Ok((first, speed))
-}
-
-/// Bytes that a run needs, by what for.
-struct Memory {
-    weights: usize,
-    gradients: usize,
-    optimiser: usize,
-    activations: usize,
-    kv_cache: usize,
-    head: usize,
-}
-
-impl Memory {
-    fn of(config: &Config, policy: &Model, turn_tokens: f64) -> Memory {
-        let (shape, n) = (policy.config(), policy.params().data.len());
-        let (q, kv, d, ff) = (shape.q_width(), shape.kv_width(), shape.d_model, shape.d_ff);
-        let row = (turn_tokens * config.rollout.max_turns as f64).ceil() as usize;
-        let row = row.clamp(1, config.rollout.model_tokens);
-        let of = |set: &EnvSet| set.groups * set.group_size;
-        let trained = of(&config.env.train);
-        let tokens = config.update.micro_batch_tokens.max(row).min(trained * row);
-        // A layer keeps of a token: the stream before and after attention, q, k, v, attention's output, gate and up.
-        let kept = 2 * d + 2 * q + 2 * kv + 2 * ff;
-        // The backward works in one layer at a time.
-        let scratch = 2 * d + 4 * ff + 2 * q + 2 * kv;
-        let validated = if config.val.every > 0 || config.val.before_train { of(&config.env.val) } else { 0 };
-        // The head works on about a megabyte of logits at once.
-        let head_rows = ((1 << 18) / shape.vocab).clamp(16, 1024);
-        let reference = usize::from(config.update.loss.kl.coef != 0.0);
-        // Weights lie twice: as they are saved, and packed for the products.
-        Memory {
-            weights: 4 * n * 2 * (1 + reference),
-            gradients: 4 * n,
-            optimiser: 8 * n,
-            activations: 4 * tokens * (shape.n_layers * kept + scratch + d),
-            kv_cache: 4 * 2 * shape.n_layers * kv * row * trained.max(validated),
-            head: 4 * head_rows * (shape.vocab + 2 * d),
-        }
-    }
-
-    /// Name and bytes of each part, the total last.
-    fn rows(&self) -> [(&'static str, usize); 7] {
-        let Memory { weights, gradients, optimiser, activations, kv_cache, head } = *self;
-        let total = weights + gradients + optimiser + activations + kv_cache + head;
-        [
-            ("weights", weights),
-            ("gradients", gradients),
-            ("optimiser", optimiser),
-            ("activations", activations),
-            ("kv_cache", kv_cache),
-            ("head", head),
-            ("total", total),
-        ]
-    }
 }

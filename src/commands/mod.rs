@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub mod bench;
 pub mod envs;
 pub mod eval;
+pub mod export;
 pub mod inspect;
 pub mod open;
 pub mod play;

@@ -1,38 +1,31 @@
-//! From a configuration to a policy: a fresh model, a folder, a run, or a shipped model by name; and back to a checkpoint.
+//! From a configuration to a policy: a fresh model, a folder, a GGUF file, a run, or a shipped model by name; and back to a checkpoint.
+//!
+//! A [`Source`] is opened first: its shape, tokenizer and chat template are known then, so that prompts can be laid out and the
+//! memory planned, before [`Source::assemble`] loads the weights.
 
 use super::Failure;
 use ragen::config::{Config, Optim};
+use ragen::context_manager::ContextManager;
 use ragen::estimator::Estimator;
+use ragen::plan::{self, Plan};
 use ragen::policy::model::Model;
 use ragen::run::{self, RunDir, Saved, StateToSave};
 use ragen::train::TrainState;
 use ragen_models::chat_template::Chat;
 use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
-use ragen_models::gguf::{self, GgufError};
 use ragen_models::lora::Lora;
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
 use ragen_models::peft;
+use ragen_models::pretrained::{self, Companions, Pretrained};
 use ragen_models::tokenizer::Tokenizer;
 use ragen_models::transformer::{Config as Shape, Transformer};
-use ragen_models::weights::{self, Checkpoint};
+use ragen_models::weights::Checkpoint;
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// A policy with the tokenizer that belongs to it.
-pub struct Opened {
-    /// The policy.
-    pub policy: Model,
-    /// Its tokenizer.
-    pub tokenizer: Arc<Tokenizer>,
-    /// Its chat template, if it brings one.
-    pub chat: Option<Arc<Chat>>,
-    /// The model that adapters add to: an absolute path, or the name of a shipped model.
-    pub base: String,
-}
 
 /// The folder in a run in which a warm start leaves its model.
 pub const MODEL: &str = "model";
@@ -65,19 +58,201 @@ pub fn check_device(config: &Config) -> Result<(), Failure> {
     }
 }
 
-/// The policy that training starts from.
-pub fn open(config: &Config) -> Result<Opened, Failure> {
-    if config.model.path.is_empty() { fresh(config, &config.optim) } else { load(&config.model.path, config) }
+/// A model that is opened, not loaded.
+pub struct Source {
+    /// Its shape, as it lies there.
+    pub shape: Shape,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Its chat template, if it brings one.
+    pub chat: Option<Arc<Chat>>,
+    /// What lies beside its weights.
+    pub companions: Companions,
+    /// What adapters of it call their base: an absolute path, or the name of a shipped model.
+    pub base: String,
+    weights: Weights,
+    /// The folder of the adapters that were saved on top of it, and which they are.
+    adapters: Option<(PathBuf, Lora)>,
+    /// A shipped model's folder, which goes when it has been read.
+    _unpacked: Option<Unpacked>,
 }
 
-/// A policy of fresh weights, whatever `model.path` says.
-pub fn fresh(config: &Config, optim: &Optim) -> Result<Opened, Failure> {
-    let tokenizer = Tokenizer::tiny();
-    let shape = fresh_shape(config, &tokenizer)?;
-    let params = Transformer::initial(&shape, config.run.seed);
-    let checkpoint = Checkpoint { config: shape, params };
-    let model = Loaded { checkpoint, tokenizer, chat: None, base: String::new(), adapters: None };
-    assemble(config, optim, model)
+/// A folder for temporary files.
+struct Unpacked(PathBuf);
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+enum Weights {
+    /// Drawn from this seed.
+    Fresh(u64),
+    Kept(Box<Pretrained>),
+}
+
+/// What a [`Source`] holds.
+pub struct Loaded {
+    /// Shape and weights.
+    pub checkpoint: Checkpoint,
+    /// Adapters that were saved, over the shape with a value head if they have one.
+    pub adapters: Option<(Lora, Params)>,
+}
+
+/// The model that training starts from.
+pub fn source(config: &Config) -> Result<Source, Failure> {
+    if config.model.path.is_empty() { Source::fresh(config) } else { Source::open(&config.model.path) }
+}
+
+/// What a run is made of before its weights are loaded.
+pub struct Prepared {
+    /// The model, opened.
+    pub source: Source,
+    /// Lays out prompts.
+    pub context: ContextManager,
+    /// What fits.
+    pub plan: Plan,
+}
+
+impl Prepared {
+    /// Lays out prompts and plans memory; the plan's choices are written into the configuration, those that reach no result in the
+    /// copy that is returned only.
+    pub fn new(source: Source, config: &mut Config, trains: bool) -> Result<(Prepared, Config), Failure> {
+        let (tokenizer, chat) = (source.tokenizer.clone(), source.chat.clone());
+        let context = ContextManager::new(config, tokenizer, chat, source.shape.max_positions)?;
+        let plan = source.plan(config, &context, trains)?;
+        if trains {
+            plan.settle(config);
+        }
+        let mut settled = config.clone();
+        settled.rollout.places = plan.places;
+        Ok((Prepared { source, context, plan }, settled))
+    }
+}
+
+impl Source {
+    /// Fresh weights of the shape that `[model]` describes, whatever `model.path` says.
+    pub fn fresh(config: &Config) -> Result<Source, Failure> {
+        let tokenizer = Tokenizer::tiny();
+        Ok(Source {
+            shape: fresh_shape(config, &tokenizer)?,
+            tokenizer: Arc::new(tokenizer),
+            chat: None,
+            companions: Companions::default(),
+            base: String::new(),
+            weights: Weights::Fresh(config.run.seed),
+            adapters: None,
+            _unpacked: None,
+        })
+    }
+
+    /// The model at `path`: a model folder, a GGUF file, adapters, a run, or the name of a shipped model.
+    pub fn open(path: &str) -> Result<Source, Failure> {
+        match SHIPPED.iter().find(|(name, _)| *name == path && !Path::new(path).exists()) {
+            Some((name, files)) => {
+                let unpacked = unpack(name, files)?;
+                let opened = Source::open_kept(&unpacked.0)?;
+                Ok(Source { base: (*name).into(), _unpacked: Some(unpacked), ..opened })
+            }
+            None => Source::open_kept(&model_folder(Path::new(path))?),
+        }
+    }
+
+    /// A model folder, a GGUF file or a folder of adapters.
+    pub fn open_kept(path: &Path) -> Result<Source, Failure> {
+        if !path.join(peft::CONFIG).is_file() {
+            let kept = pretrained::open(path).map_err(|e| Failure::Usage(e.to_string()))?;
+            let base = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string();
+            return Ok(Source {
+                shape: kept.config.clone(),
+                tokenizer: kept.tokenizer.clone(),
+                chat: kept.chat.clone(),
+                companions: kept.companions.clone(),
+                base,
+                weights: Weights::Kept(Box::new(kept)),
+                adapters: None,
+                _unpacked: None,
+            });
+        }
+        let peft::Description { lora, base } = peft::describe(path).map_err(|e| Failure::Usage(e.to_string()))?;
+        let mut source = Source::open(&base).map_err(|e| {
+            let why = e.text().unwrap_or_default();
+            Failure::Usage(format!("{}: base_model_name_or_path: {why}", path.join(peft::CONFIG).display()))
+        })?;
+        if source.adapters.is_some() {
+            return Err(Failure::Usage(format!("{}: {base} is no base but has adapters itself", path.display())));
+        }
+        source.adapters = Some((path.to_path_buf(), lora));
+        Ok(source)
+    }
+
+    /// The shape of what is computed: with the value head that the estimator needs or adapters bring.
+    fn shape_for(&self, config: &Config) -> Shape {
+        let saved = self.adapters.as_ref().is_some_and(|(path, _)| peft::has_value_head(path));
+        Shape { value_head: self.shape.value_head || saved || needs_value_head(config), ..self.shape.clone() }
+    }
+
+    /// The memory plan of a run with this model.
+    pub fn plan(&self, config: &Config, context: &ContextManager, trains: bool) -> Result<Plan, Failure> {
+        let cpu = Cpu::new(config.run.threads).map_err(Failure::Usage)?;
+        let lengths = plan::Lengths::measure(config, context)?;
+        let lora = self.adapters.as_ref().map(|(_, lora)| lora.clone()).or_else(|| config.model.lora.settings());
+        let budget = match config.run.memory_bytes {
+            0 => plan::machine_bytes().unwrap_or(usize::MAX),
+            given => given,
+        };
+        Plan::new(config, &self.shape_for(config), lora, lengths, trains, cpu.pool.threads(), budget)
+            .map_err(|e| Failure::Usage(e.to_string()))
+    }
+
+    /// Loads the weights, and the adapters on top of them.
+    pub fn load(self) -> Result<Loaded, Failure> {
+        let checkpoint = match self.weights {
+            Weights::Fresh(seed) => Checkpoint { params: Transformer::initial(&self.shape, seed), config: self.shape },
+            Weights::Kept(kept) => kept.load().map_err(|e| Failure::Usage(e.to_string()))?,
+        };
+        let adapters = match self.adapters {
+            None => None,
+            Some((path, lora)) => {
+                let value_head = checkpoint.config.value_head || peft::has_value_head(&path);
+                let shape = Shape { value_head, ..checkpoint.config.clone() };
+                let params = peft::load(&path, &shape, &lora).map_err(|e| Failure::Usage(e.to_string()))?;
+                Some((lora, params))
+            }
+        };
+        Ok(Loaded { checkpoint, adapters })
+    }
+
+    /// Loads the weights and makes of them the policy that the configuration asks for.
+    pub fn assemble(self, config: &Config, optim: &Optim, recompute: bool) -> Result<Opened, Failure> {
+        let cpu = Arc::new(Cpu::new(config.run.threads).map_err(Failure::Usage)?);
+        let precision = config.model.dtype;
+        let (shape, tokenizer, chat) = (self.shape_for(config), self.tokenizer.clone(), self.chat.clone());
+        let (companions, base) = (self.companions.clone(), self.base.clone());
+        let Loaded { checkpoint, adapters } = self.load()?;
+        let value_model = config.model.value_model.then(|| {
+            let Checkpoint { config, params } = checkpoint.clone().with_value_head();
+            Transformer::new(&cpu, config, params, precision)
+        });
+        let model = match adapters_of(config, &shape, &checkpoint, adapters)? {
+            None => {
+                let Checkpoint { config, params } =
+                    if shape.value_head { checkpoint.with_value_head() } else { checkpoint };
+                Transformer::new(&cpu, config, params, precision)
+            }
+            Some((lora, adapters)) => {
+                let frozen = checkpoint.without_value_head().params;
+                Transformer::with_adapters(&cpu, shape, frozen, precision, lora, adapters)
+            }
+        };
+        let mut policy = Model::over(cpu, model, adamw(optim));
+        if let Some(value_model) = value_model {
+            policy = policy.with_value_model(value_model, config.model.value_lr_factor);
+        }
+        policy.set_recompute(recompute);
+        Ok(Opened { policy, tokenizer, chat, companions, base })
+    }
 }
 
 /// The shape that `[model]` describes.
@@ -105,81 +280,9 @@ pub fn fresh_shape(config: &Config, tokenizer: &Tokenizer) -> Result<Shape, Fail
     Ok(shape)
 }
 
-/// The policy at `path`: a model folder, a run, or the name of a shipped model.
-pub fn load(path: &str, config: &Config) -> Result<Opened, Failure> {
-    assemble(config, &config.optim, read(path)?)
-}
-
-/// What a path holds.
-struct Loaded {
-    checkpoint: Checkpoint,
-    tokenizer: Tokenizer,
-    chat: Option<Chat>,
-    base: String,
-    /// Adapters that were saved, over the shape with a value head if they have one.
-    adapters: Option<(Lora, Params)>,
-}
-
-fn read(path: &str) -> Result<Loaded, Failure> {
-    if let Some((name, files)) = SHIPPED.iter().find(|(name, _)| *name == path && !Path::new(path).exists()) {
-        return unpack(name, files).and_then(|folder| {
-            let loaded = read_folder(&folder);
-            let _ = fs::remove_dir_all(&folder); // It is in a folder for temporary files.
-            Ok(Loaded { base: (*name).into(), ..loaded? })
-        });
-    }
-    match Path::new(path) {
-        file if file.is_file() => read_gguf(file),
-        folder => read_folder(&model_folder(folder)?),
-    }
-}
-
-fn read_gguf(path: &Path) -> Result<Loaded, Failure> {
-    let broken = |e: GgufError| Failure::Usage(e.to_string());
-    let usage = |e: &dyn std::fmt::Display| Failure::Usage(format!("{}: {e}", path.display()));
-    let file = gguf::open(path).map_err(broken)?;
-    let tokenizer = Tokenizer::from_json(file.tokenizer_json().map_err(broken)?).map_err(|e| usage(&e))?;
-    let chat = match file.chat_template().map_err(broken)? {
-        None => None,
-        Some(source) => {
-            let bos = file.bos().map_err(broken)?;
-            let ends = [file.eos().map_err(broken)?, file.eot().map_err(broken)?];
-            let ends: Vec<u32> = ends.into_iter().flatten().collect();
-            let name = format!("of {}", path.display());
-            Some(Chat::from_parts(&name, source, bos, &ends, &tokenizer).map_err(|e| usage(&e))?)
-        }
-    };
-    let checkpoint = file.load().map_err(broken)?;
-    let base = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string();
-    Ok(Loaded { checkpoint, tokenizer, chat, base, adapters: None })
-}
-
-fn read_folder(folder: &Path) -> Result<Loaded, Failure> {
-    let usage = |e: &dyn std::fmt::Display| Failure::Usage(e.to_string());
-    if folder.join(peft::CONFIG).is_file() {
-        let peft::Description { lora, base } = peft::describe(folder).map_err(|e| usage(&e))?;
-        let mut loaded = read(&base).map_err(|e| {
-            let why = e.text().unwrap_or_default();
-            usage(&format_args!("{}: base_model_name_or_path: {why}", folder.join(peft::CONFIG).display()))
-        })?;
-        if loaded.adapters.is_some() {
-            return Err(usage(&format_args!("{}: {base} is no base but has adapters itself", folder.display())));
-        }
-        loaded.checkpoint.config.value_head |= peft::has_value_head(folder);
-        let params = peft::load(folder, &loaded.checkpoint.config, &lora).map_err(|e| usage(&e))?;
-        loaded.adapters = Some((lora, params));
-        return Ok(loaded);
-    }
-    let checkpoint = weights::load(folder).map_err(|e| usage(&e))?;
-    let tokenizer = Tokenizer::load(folder).map_err(|e| usage(&e))?;
-    let base = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf()).display().to_string();
-    let chat = Chat::load(folder, &tokenizer).map_err(|e| usage(&e))?;
-    Ok(Loaded { checkpoint, tokenizer, chat, base, adapters: None })
-}
-
-/// The model folder that a path means: itself, or the newest model of a run.
+/// The model that a path means: itself, or the newest one of a run.
 fn model_folder(path: &Path) -> Result<PathBuf, Failure> {
-    let is_model = |path: &Path| path.join("config.json").is_file() || path.join(peft::CONFIG).is_file();
+    let is_model = |path: &Path| pretrained::is_model(path) || path.join(peft::CONFIG).is_file();
     if is_model(path) {
         return Ok(path.to_path_buf());
     }
@@ -191,83 +294,57 @@ fn model_folder(path: &Path) -> Result<PathBuf, Failure> {
         return Ok(RunDir::open(path)?.newest_checkpoint()?.path);
     }
     let shipped = SHIPPED.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    let shipped = if shipped.is_empty() { String::new() } else { format!(", nor one of the shipped models {shipped}") };
     Err(Failure::Usage(format!(
-        "there is no model {}: it is neither a folder with config.json nor a run{shipped}",
+        "there is no model {}: it is neither a folder with config.json, nor a GGUF file, nor a run, nor one of the shipped models {shipped}",
         path.display()
     )))
 }
 
-fn unpack(name: &str, files: Files) -> Result<PathBuf, Failure> {
+fn unpack(name: &str, files: Files) -> Result<Unpacked, Failure> {
     let folder = std::env::temp_dir().join(format!("ragen-{}-{name}", std::process::id()));
     let written = fs::create_dir_all(&folder)
         .and_then(|()| files.iter().try_for_each(|(file, bytes)| fs::write(folder.join(file), bytes)));
     written.map_err(|e| Failure::Run(format!("cannot unpack the shipped model into {}: {e}", folder.display())))?;
-    Ok(folder)
-}
-
-/// Puts a policy together from what was loaded and what the configuration asks for.
-fn assemble(config: &Config, optim: &Optim, loaded: Loaded) -> Result<Opened, Failure> {
-    let cpu = Arc::new(Cpu::new(config.run.threads).map_err(Failure::Usage)?);
-    let Loaded { checkpoint, tokenizer, chat, base, adapters } = loaded;
-    let precision = config.model.dtype;
-    let value_model = config.model.value_model.then(|| {
-        let Checkpoint { config, params } = checkpoint.clone().with_value_head();
-        Transformer::new(&cpu, config, params, precision)
-    });
-    let checkpoint = if needs_value_head(config) { checkpoint.with_value_head() } else { checkpoint };
-    let model = match adapters_of(config, &checkpoint, adapters)? {
-        None => Transformer::new(&cpu, checkpoint.config, checkpoint.params, precision),
-        Some((lora, adapters)) => {
-            let shape = checkpoint.config.clone();
-            let frozen = checkpoint.without_value_head().params;
-            Transformer::with_adapters(&cpu, shape, frozen, precision, lora, adapters)
-        }
-    };
-    let mut policy = Model::over(cpu, model, adamw(optim));
-    if let Some(value_model) = value_model {
-        policy = policy.with_value_model(value_model, config.model.value_lr_factor);
-    }
-    Ok(Opened { policy, tokenizer: Arc::new(tokenizer), chat: chat.map(Arc::new), base })
+    Ok(Unpacked(folder))
 }
 
 /// The adapters to train: those that were saved, or fresh ones as `[model.lora]` says.
 fn adapters_of(
     config: &Config,
+    shape: &Shape,
     checkpoint: &Checkpoint,
     saved: Option<(Lora, Params)>,
 ) -> Result<Option<(Lora, Params)>, Failure> {
-    let asked = config.model.lora.settings();
-    let shape = &checkpoint.config;
-    // A value head that the weights bring along goes on from what they say.
-    let with_value = |lora: &Lora, from: Option<&Params>, mut params: Params| {
-        for entry in lora.table(shape).entries {
-            let known = from.and_then(|from| from.table.find(&entry.name).map(|e| &from.data[e.range()]));
-            if let Some(known) = known {
-                params.data[entry.range()].copy_from_slice(known);
+    // Takes over what another table knows of the same names: a value head of the weights, or what was saved.
+    fn take(from: &Params, mut params: Params) -> Params {
+        for entry in &params.table.clone().entries {
+            if let Some(known) = from.table.find(&entry.name) {
+                params.data[entry.range()].copy_from_slice(&from.data[known.range()]);
             }
         }
         params
-    };
-    match (saved, asked) {
-        (None, None) => Ok(None),
-        (None, Some(lora)) => {
-            let params = with_value(&lora, Some(&checkpoint.params), lora.initial(shape, config.run.seed));
-            Ok(Some((lora, params)))
-        }
-        (Some((lora, _)), Some(asked)) if lora != asked => Err(Failure::Usage(format!(
-            "model.lora: model.path holds adapters of rank {}, alpha {} on {}; ask for the same, or set model.lora.rank=0",
-            lora.rank,
-            lora.alpha,
-            lora.targets.iter().map(|m| m.name()).collect::<Vec<_>>().join(", ")
-        ))),
-        (Some((lora, params)), _) => {
-            // The shape may have gained a value head since they were saved.
-            let fresh = with_value(&lora, Some(&checkpoint.params), Params::zeros(Arc::new(lora.table(shape))));
-            let params = with_value(&lora, Some(&params), fresh);
-            Ok(Some((lora, params)))
-        }
     }
+    let asked = config.model.lora.settings();
+    let (lora, params) = match (saved, asked) {
+        (None, None) => return Ok(None),
+        (None, Some(lora)) => {
+            let params = lora.initial(shape, config.run.seed);
+            (lora, take(&checkpoint.params, params))
+        }
+        (Some((lora, _)), Some(asked)) if lora != asked => {
+            let targets = lora.targets.iter().map(|m| m.name()).collect::<Vec<_>>().join(", ");
+            return Err(Failure::Usage(format!(
+                "model.lora: model.path holds adapters of rank {}, alpha {} on {targets}; ask for the same, or set model.lora.rank=0",
+                lora.rank, lora.alpha,
+            )));
+        }
+        (Some((lora, saved)), _) => {
+            // The shape may have gained a value head since they were saved.
+            let zeros = Params::zeros(Arc::new(lora.table(shape)));
+            (lora, take(&saved, take(&checkpoint.params, zeros)))
+        }
+    };
+    Ok(Some((lora, params)))
 }
 
 /// GAE reads values, so it brings its head with it, unless a model of its own gives them.
@@ -285,23 +362,53 @@ fn adamw(optim: &Optim) -> AdamWSettings {
     }
 }
 
-/// Writes a model folder: shape and weights, or the adapters and which model they add to; tokenizer and chat template.
-pub fn save_model(
-    folder: &Path,
-    policy: &Model,
-    tokenizer: &Tokenizer,
-    chat: Option<&Chat>,
-    base: &str,
-) -> Result<(), String> {
-    match policy.model().lora() {
-        None => weights::save(folder, policy.config(), policy.params()).map_err(|e| e.to_string())?,
-        Some(lora) => {
-            let of = peft::Description { lora: lora.clone(), base: base.into() };
-            peft::save(folder, &of, policy.trained()).map_err(|e| e.to_string())?;
-        }
+/// A policy with what belongs to it.
+pub struct Opened {
+    /// The policy.
+    pub policy: Model,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Its chat template, if it brings one.
+    pub chat: Option<Arc<Chat>>,
+    /// What lay beside its weights.
+    pub companions: Companions,
+    /// The model that adapters add to.
+    pub base: String,
+}
+
+/// What a saved model has beside its policy.
+#[derive(Clone)]
+pub struct Belongings {
+    /// The tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// What lay beside the weights.
+    pub companions: Companions,
+    /// The model that adapters add to.
+    pub base: String,
+}
+
+impl Opened {
+    /// What belongs to the policy when it is saved.
+    pub fn belongings(&self) -> Belongings {
+        let Opened { tokenizer, companions, base, .. } = self;
+        Belongings { tokenizer: tokenizer.clone(), companions: companions.clone(), base: base.clone() }
     }
-    tokenizer.save(folder).map_err(|e| e.to_string())?;
-    chat.map_or(Ok(()), |chat| chat.save(folder).map_err(|e| e.to_string()))
+}
+
+impl Belongings {
+    /// Writes a model folder: shape and weights, or the adapters and which model they add to; and what lay beside the weights.
+    pub fn save(&self, folder: &Path, policy: &Model) -> Result<(), String> {
+        let Belongings { tokenizer, companions, base } = self;
+        let saved = match policy.model().lora() {
+            None => companions.save(folder, policy.config(), policy.params(), tokenizer),
+            Some(lora) => {
+                let of = peft::Description { lora: lora.clone(), base: base.clone() };
+                peft::save(folder, &of, policy.trained()).map_err(|e| e.to_string())?;
+                companions.save_text(folder, tokenizer)
+            }
+        };
+        saved.map_err(|e| e.to_string())
+    }
 }
 
 /// Everything beside the model folder that training goes on from.
@@ -320,9 +427,14 @@ pub fn trainer_state<'a>(policy: &'a Model, state: &TrainState) -> StateToSave<'
 }
 
 /// The policy and the trainer's state of a checkpoint.
-pub fn restore(config: &Config, mut saved: Saved) -> Result<(Opened, TrainState), Failure> {
+pub fn restore(
+    config: &Config,
+    source: Source,
+    recompute: bool,
+    mut saved: Saved,
+) -> Result<(Opened, TrainState), Failure> {
     let broken = |why: &str| Failure::Run(format!("{}: {why}", saved.path.display()));
-    let mut opened = assemble(config, &config.optim, read_folder(&saved.path)?)?;
+    let mut opened = source.assemble(config, &config.optim, recompute)?;
     let policy = &mut opened.policy;
     let mut optimiser = |m: &str, v: &str, steps: &str, table: &Arc<Table>| {
         let params = |data: Vec<f32>| Params { table: table.clone(), data };

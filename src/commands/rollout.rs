@@ -1,11 +1,10 @@
 //! `ragen rollout`: the first training rollout's trajectories, and no update.
 
-use super::open::{self, Opened};
+use super::open::{self, Opened, Prepared};
 use super::train::to_json;
 use super::{Common, Configured, Failure, print, thousands};
 use crate::progress::rate;
 use ragen::agent_proxy::{Play, play};
-use ragen::context_manager::ContextManager;
 use ragen::env_manager::EnvManager;
 use ragen::run::{Log, RunDir};
 use ragen::settings;
@@ -16,17 +15,17 @@ use std::time::Instant;
 
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
-    let config = what.load(common)?;
+    let mut config = what.load(common)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer, chat, .. } = open::open(&config)?;
-    let context = ContextManager::new(&config, tokenizer.clone(), chat.clone(), policy.config().max_positions)?;
+    let (Prepared { source, context, .. }, settled) = Prepared::new(open::source(&config)?, &mut config, false)?;
+    let Opened { mut policy, tokenizer, .. } = source.assemble(&config, &config.optim, false)?;
     let mut envs = EnvManager::new(&config.env.train, &config.envs, Mode::Train)?;
     let name = format!("{}-rollout", config.run.name);
     let run = RunDir::create(common.run.as_deref(), &name, config.run.seed, &settings::to_toml(&config))?;
 
     let started = Instant::now();
     let broken = envs.reset()?;
-    let how = Play::new(&context, &config.rollout, config.rollout.sampling);
+    let how = Play::new(&context, &settled.rollout, config.rollout.sampling);
     // The key of the first training step, so that these are the trajectories that it would train on.
     let key = Key::new(config.run.seed).named("rollout").with(1);
     let rollout = play(&mut policy, &mut envs, broken, how, key)?;

@@ -1,6 +1,6 @@
 //! `ragen train`: the main job, from a configuration or from where a run stopped.
 
-use super::open::{self, Opened};
+use super::open::{self, Belongings, Opened, Prepared, Source};
 use super::{Common, Configured, Failure, interruption, print, table, thousands, with_common};
 use crate::progress::{Progress, rate};
 use ragen::agent_proxy::Rollout;
@@ -8,13 +8,12 @@ use ragen::config::Config;
 use ragen::context_manager::ContextManager;
 use ragen::env_manager::metrics::Metrics;
 use ragen::eval::Evaluation;
+use ragen::plan;
 use ragen::policy::model::Model;
 use ragen::run::{Log, RunDir, Saved};
 use ragen::settings;
 use ragen::train::{Journal, StepReport, Stopped, Summary, TrainError, TrainState, Trainer};
-use ragen_models::chat_template::Chat;
 use ragen_models::optim::Decay;
-use ragen_models::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,19 +23,27 @@ use std::time::Instant;
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let started = Instant::now();
-    let (config, resumed) = if common.resume { find_run(common, what)? } else { (what.load(common)?, None) };
+    let (mut config, resumed) = if common.resume { find_run(common, what)? } else { (what.load(common)?, None) };
     open::check_device(&config)?;
+    let source = match &resumed {
+        Some((_, saved)) => Source::open_kept(&saved.path)?,
+        None => open::source(&config)?,
+    };
+    let (Prepared { source, context, plan }, settled) = Prepared::new(source, &mut config, true)?;
+    let mut progress =
+        Progress::new(common.quiet, config.run.steps, resumed.as_ref().map_or(0, |(_, saved)| saved.step), 1);
+    progress.say(&plan.line());
     let (opened, state, resumed) = match resumed {
         Some((run, saved)) => {
             let step = saved.step;
-            let (opened, state) = open::restore(&config, saved)?;
+            let (opened, state) = open::restore(&config, source, plan.work.recompute, saved)?;
             (opened, Some(state), Some((run, step)))
         }
-        None => (open::open(&config)?, None, None),
+        None => (source.assemble(&config, &config.optim, plan.work.recompute)?, None, None),
     };
-    let Opened { mut policy, tokenizer, chat, base } = opened;
-    let context = ContextManager::new(&config, tokenizer.clone(), chat.clone(), policy.config().max_positions)?;
-    let mut trainer = Trainer::new(config.clone(), context)?;
+    let belongings = opened.belongings();
+    let Opened { mut policy, .. } = opened;
+    let mut trainer = Trainer::new(settled, context)?;
     if let Some(state) = state {
         trainer.resume(state);
     }
@@ -50,13 +57,12 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         }
         None => RunDir::create(common.run.as_deref(), &config.run.name, config.run.seed, &text)?,
     };
-    let mut progress = Progress::new(common.quiet, config.run.steps, trainer.state.step, 1);
     progress.say(&opening(&config, &policy, &run, trainer.state.step));
     if trainer.state.step == 0 && config.val.before_train {
         progress
             .doing(&format!("validating on {} levels", thousands(config.env.val.groups * config.env.val.group_size)));
     }
-    let mut recorder = Recorder { run, config: &config, tokenizer, chat, base, progress, interrupted: interruption() };
+    let mut recorder = Recorder { run, config: &config, belongings, progress, interrupted: interruption() };
     let done = trainer.run(&mut policy, &mut recorder);
     recorder.progress.finish();
     let summary = done?;
@@ -68,10 +74,21 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         );
         return Err(Failure::Interrupted(text));
     }
-    let result = Outcome::read(&run, &summary, started.elapsed().as_secs_f64())?;
+    let result = Outcome::read(&run, &summary, started.elapsed().as_secs_f64(), plan.memory.total())?;
     print(&result.table(&config, &summary, &run))?;
     if common.json { print(&format!("{}\n", result.json(&run))) } else { Ok(()) }
 }
+
+/// Keys that a resumed run may have another value of, beside those of `[checkpoint]`.
+const CHANGES_NO_RESULT: [&str; 7] = [
+    "run.name",
+    "run.threads",
+    "run.device",
+    "run.trajectories_every",
+    "run.memory_bytes",
+    "rollout.places",
+    "update.recompute",
+];
 
 /// The run to go on with, its configuration and its newest checkpoint.
 fn find_run(common: &Common, what: &Configured) -> Result<(Config, Option<(RunDir, Saved)>), Failure> {
@@ -83,13 +100,16 @@ fn find_run(common: &Common, what: &Configured) -> Result<(Config, Option<(RunDi
     let run = RunDir::open(&path)?;
     let source = path.join("config.toml").display().to_string();
     let recorded = settings::parse(&source, &run.config()?, &[])?;
-    let asked = match name {
+    let mut asked = match name {
         Some(_) => what.load(common)?,
         None => settings::parse(&source, &run.config()?, &with_common(changes, common))?,
     };
+    if asked.update.packed_tokens == 0 {
+        // What the run's plan chose stays, whatever the machine has now.
+        asked.update.packed_tokens = recorded.update.packed_tokens;
+    }
     let may_differ = |key: &str| {
-        let changes_no_result = ["run.name", "run.threads", "run.device", "run.trajectories_every"].contains(&key)
-            || key.starts_with("checkpoint.");
+        let changes_no_result = CHANGES_NO_RESULT.contains(&key) || key.starts_with("checkpoint.");
         // A schedule counts down to the last step, so another length would be another run from the first step on.
         changes_no_result || (key == "run.steps" && asked.optim.schedule == Decay::Constant)
     };
@@ -137,9 +157,7 @@ fn opening(config: &Config, policy: &Model, run: &RunDir, step: u64) -> String {
 struct Recorder<'a> {
     run: RunDir,
     config: &'a Config,
-    tokenizer: Arc<Tokenizer>,
-    chat: Option<Arc<Chat>>,
-    base: String,
+    belongings: Belongings,
     progress: Progress,
     interrupted: Arc<AtomicBool>,
 }
@@ -193,9 +211,7 @@ impl Journal<Model> for Recorder<'_> {
     fn checkpoint(&mut self, step: u64, policy: &Model, state: &TrainState) -> Result<(), TrainError> {
         let saved = open::trainer_state(policy, state);
         let keep = self.config.checkpoint.keep;
-        let write = |folder: &std::path::Path| {
-            open::save_model(folder, policy, &self.tokenizer, self.chat.as_deref(), &self.base)
-        };
+        let write = |folder: &std::path::Path| self.belongings.save(folder, policy);
         self.run.save(step, keep, &saved, write).map_err(journal)?;
         Ok(())
     }
@@ -255,10 +271,13 @@ struct Outcome {
     sampled_tokens: usize,
     trained_tokens: usize,
     seconds: f64,
+    planned_bytes: usize,
+    /// Unknown where the system does not tell.
+    peak_bytes: Option<usize>,
 }
 
 impl Outcome {
-    fn read(run: &RunDir, summary: &Summary, seconds: f64) -> Result<Self, Failure> {
+    fn read(run: &RunDir, summary: &Summary, seconds: f64, planned_bytes: usize) -> Result<Self, Failure> {
         let validations = run.read(Log::Val)?;
         let at = |step: u64| validations.iter().find(|record| record["step"] == step).cloned();
         let metrics = run.read(Log::Metrics)?;
@@ -270,6 +289,8 @@ impl Outcome {
             sampled_tokens: sum("train/sampled_tokens"),
             trained_tokens: sum("batch/trained_tokens"),
             seconds,
+            planned_bytes,
+            peak_bytes: plan::peak_bytes(),
         })
     }
 
@@ -300,8 +321,11 @@ impl Outcome {
         let phases: f64 = summary.seconds.iter().map(|(_, seconds)| seconds).sum();
         let mut parts: Vec<String> = summary.seconds.iter().map(|(phase, s)| format!("{phase} {s:.1}")).collect();
         parts.push(format!("validation and files {:.1}", (self.seconds - phases).max(0.0)));
+        let mib = |bytes: usize| thousands(bytes.div_ceil(1 << 20));
+        let peak = self.peak_bytes.map_or("unknown".to_string(), |bytes| format!("{} MiB", mib(bytes)));
+        let memory = format!("{peak} at the peak, {} MiB planned", mib(self.planned_bytes));
         text.push_str(&format!(
-            "steps   {}\ntokens  {} sampled, {} trained on\nseconds {:.1}: {}\nfiles   {}\n",
+            "steps   {}\ntokens  {} sampled, {} trained on\nseconds {:.1}: {}\nmemory  {memory}\nfiles   {}\n",
             self.steps,
             thousands(self.sampled_tokens),
             thousands(self.trained_tokens),
@@ -325,6 +349,8 @@ impl Outcome {
             "sampled_tokens": self.sampled_tokens,
             "trained_tokens": self.trained_tokens,
             "seconds": self.seconds,
+            "planned_bytes": self.planned_bytes,
+            "peak_bytes": self.peak_bytes,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! `ragen warmstart`: a model from fresh weights and a scripted player's demonstrations.
 
-use super::open::{self, MODEL, Opened};
+use super::open::{self, MODEL, Opened, Source};
 use super::{Common, Configured, Failure, interruption, print, thousands};
 use crate::progress::{Progress, rate};
 use ragen::agent_proxy::Play;
@@ -20,8 +20,10 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let started = Instant::now();
     let config = what.load(common)?;
     open::check_device(&config)?;
-    let Opened { mut policy, tokenizer, chat, .. } = open::fresh(&config, &config.warmstart.optim)?;
-    let context = ContextManager::new(&config, tokenizer.clone(), chat.clone(), policy.config().max_positions)?;
+    let opened = Source::fresh(&config)?.assemble(&config, &config.warmstart.optim, false)?;
+    let belongings = opened.belongings();
+    let Opened { mut policy, tokenizer, chat, .. } = opened;
+    let context = ContextManager::new(&config, tokenizer, chat, policy.config().max_positions)?;
     let mut val_envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
     let name = format!("{}-warmstart", config.run.name);
     let run = RunDir::create(common.run.as_deref(), &name, config.run.seed, &settings::to_toml(&config))?;
@@ -64,7 +66,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
             path: folder.clone(),
             source,
         })?;
-        open::save_model(&folder, &policy, &tokenizer, chat.as_deref(), "").map_err(RunError::Model)
+        belongings.save(&folder, &policy).map_err(RunError::Model)
     };
     write()?;
     if step < steps {

@@ -9,6 +9,7 @@ use super::{
 };
 use ragen_models::device::Cpu;
 use ragen_models::kv_cache::{CacheId, KvCache};
+use ragen_models::memory::PREFILL_TOKENS;
 use ragen_models::ops::head::{PerTarget, Target};
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::Params;
@@ -219,13 +220,40 @@ impl Model {
         }
         let appends: Vec<Append<'_>> =
             firsts.iter().map(|&f| Append { id: tokens[f].0, tokens: &tokens[f].1 }).collect();
-        self.policy.model.extend(&self.cpu, &mut self.cache, &appends, logits);
+        self.extend_in_pieces(&appends, logits);
         for (i, &row) in rows.iter().enumerate() {
             if firsts[row] != i {
                 self.cache.share(tokens[i].0, tokens[firsts[row]].0);
             }
         }
         rows
+    }
+
+    /// Appends to sequences, a bounded number of tokens at once, and collects the row of logits that each ends with.
+    fn extend_in_pieces(&mut self, appends: &[Append<'_>], logits: &mut Vec<f32>) {
+        if appends.iter().map(|append| append.tokens.len()).sum::<usize>() <= PREFILL_TOKENS {
+            return self.policy.model.extend(&self.cpu, &mut self.cache, appends, logits);
+        }
+        logits.clear();
+        let mut some = Vec::new();
+        let (mut piece, mut room): (Vec<Append<'_>>, usize) = (Vec::new(), PREFILL_TOKENS);
+        for (i, append) in appends.iter().enumerate() {
+            let mut rest = append.tokens;
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rest.len().min(room));
+                piece.push(Append { id: append.id, tokens: now });
+                room -= now.len();
+                rest = later;
+                if room == 0 || (rest.is_empty() && i + 1 == appends.len()) {
+                    self.policy.model.extend(&self.cpu, &mut self.cache, &piece, &mut some);
+                    // Of a sequence that goes on in the next piece, the last row so far is of no use.
+                    let ended = piece.len() - usize::from(!rest.is_empty());
+                    logits.extend_from_slice(&some[..ended * self.policy.model.config.vocab]);
+                    piece.clear();
+                    room = PREFILL_TOKENS;
+                }
+            }
+        }
     }
 
     /// Draws one token a sequence from its row of logits.
@@ -447,6 +475,17 @@ impl Policy for Model {
             found.value = model.value_estimates(cpu, activations, &targets);
         }
         Ok(found)
+    }
+
+    fn packed_tokens(&self, rows: &[Row<'_>]) -> usize {
+        let (mut start, mut tokens) = (0, 0);
+        while start < rows.len() {
+            let (n, shared) = if self.share_prefix { shared_prefix(&rows[start..]) } else { (1, 0) };
+            let own: usize = rows[start..start + n].iter().map(|row| row.ids.len() - shared).sum();
+            tokens += shared + own;
+            start += n;
+        }
+        tokens
     }
 
     fn freeze_reference(&mut self) {

@@ -71,6 +71,7 @@ pub const KEYS: &[Key] = &[
     key("run.threads", Whole(0, 1024), "", "Worker threads (`--threads`); 0 is one per core. Results do not depend on it.", ""),
     key("run.device", Text, "", "Where to compute (`--device`): `auto`, `cpu`, `cuda` or `cuda:N`.", "system.CUDA_VISIBLE_DEVICES"),
     key("run.trajectories_every", Whole(0, MAX), "steps", "Write the trajectories of every n-th step; 0 writes none.", "trainer.generations_to_log_to_wandb"),
+    key("run.memory_bytes", Whole(0, MAX), "bytes", "Memory that the run may take; 0: what the machine has available. The plan that fits is printed before anything is loaded.", "rollout.gpu_memory_utilization"),
 
     key("model.path", Text, "", "Directory in Hugging Face layout, or the name of a shipped model. Empty: a fresh model of the shape below.", "model_path"),
     key("model.dtype", Word(&["f32", "bf16"]), "", "What the inputs of the linear products (activations, their gradients, weights) are rounded to. Sums, stored weights (also the embedding's rows, which are looked up unrounded even where the head shares them), optimiser, norms, attention and log-probabilities are f32 either way; checkpoints do not depend on it.", "actor_rollout_ref.rollout.dtype"),
@@ -110,6 +111,7 @@ pub const KEYS: &[Key] = &[
     key("envs.TAG.config", Settings, "", "The environment's own settings (`ragen envs TAG`); those left out keep the type's defaults.", "custom_envs.TAG.env_config"),
 
     key("rollout.max_turns", Whole(1, 1 << 32), "turns", "Turns of an episode at most.", "agent_proxy.max_turn"),
+    key("rollout.places", Whole(0, 1 << 20), "", "Episodes played at once; 0: as many as the memory plan has room for, at most 256. Changes no result.", "rollout.max_num_seqs"),
     key("rollout.max_actions_per_turn", Whole(1, 1 << 32), "actions", "Actions of a turn at most; further ones are dropped without penalty.", "agent_proxy.max_actions_per_turn"),
     key("rollout.action_separator", Text, "", "What separates two actions in an answer.", "agent_proxy.action_sep"),
     key("rollout.think", Flag, "", "The response reasons between `<think>` tags before it answers.", "agent_proxy.enable_think"),
@@ -149,6 +151,8 @@ pub const KEYS: &[Key] = &[
     key("update.mini_batches", Whole(0, 1 << 32), "", "Optimiser steps a pass, whatever the number of rows; 0 goes by `mini_batch`.", ""),
     key("update.micro_batch", Whole(0, 1 << 32), "rows", "Rows of one forward and backward at most; 0 goes by tokens alone. Changes no result.", "micro_batch_size_per_gpu"),
     key("update.micro_batch_tokens", Whole(1, 1 << 32), "tokens", "Tokens of one forward and backward at most (a longer row goes alone). Bounds memory; changes no result.", ""),
+    key("update.packed_tokens", Whole(0, 1 << 32), "tokens", "As `micro_batch_tokens`, but a prompt that rows share counts once; 0: as many as the memory plan has room for. Where prompts are shared decides how gradients round, so the choice is written into the run's configuration.", ""),
+    key("update.recompute", Word(&["auto", "none", "layer"]), "", "Compute blocks again in the backward instead of keeping them: `auto` only if they do not all fit. Changes no result.", "enable_gradient_checkpointing"),
     key("update.epochs", Whole(1, 1 << 16), "passes", "Passes over a step's rows.", "actor.ppo_epochs"),
     key("update.rescore", Flag, "", "Score the rows again for the old log-probabilities instead of taking those they were sampled with.", ""),
     key("update.loss.clip_low", Number(0.0, 1.0), "", "The ratio counts no further down than 1 − this.", "actor.clip_ratio_low"),

@@ -7,7 +7,7 @@ use crate::filter::{Measurement, Metric};
 use crate::policy::{Policy, PolicyError, Row, TokenValues, Weights};
 use crate::reward::normalise;
 use crate::trajectory::Trajectory;
-use crate::update::{Batch, split_by_size};
+use crate::update::{Batch, micro_batches};
 
 /// A batch, and what it is made of.
 #[derive(Debug, Default)]
@@ -147,7 +147,7 @@ pub fn score(
     config: &Config,
 ) -> Result<TokenValues, PolicyError> {
     let mut all = TokenValues::default();
-    for micro in split_by_size(rows, config.update.micro_batch, config.update.micro_batch_tokens) {
+    for micro in micro_batches(policy, rows, &config.update) {
         let part = policy.score(weights, &rows[micro], config.rollout.sampling.temperature)?;
         all.logp.extend(part.logp);
         all.entropy.extend(part.entropy);

@@ -13,6 +13,7 @@ pub use decode::Append;
 
 use crate::device::Cpu;
 use crate::lora::{Lora, Module};
+use crate::memory::head_rows;
 use crate::ops::attention::{Heads, attention_fwd};
 use crate::ops::embedding::{embedding_bwd, embedding_fwd};
 use crate::ops::head::{self, PerTarget, RowSeeds, RowStats, Target};
@@ -352,11 +353,6 @@ impl Transformer {
         }
     }
 
-    /// Rows of targets that the head works on at once: about a megabyte of logits.
-    fn head_rows(&self) -> usize {
-        ((1 << 18) / self.config.vocab).clamp(16, 1024)
-    }
-
     /// Final norm of the hidden states of some targets, `[targets, d_model]`, and its 1/RMS.
     fn final_hidden(&self, cpu: &Cpu, acts: &Activations, targets: &[Target], hidden: &mut HeadRows) {
         let d = self.config.d_model;
@@ -384,7 +380,7 @@ impl Transformer {
     pub fn values(&self, cpu: &Cpu, acts: &Activations, targets: &[Target], temperature: f32) -> PerTarget<f32> {
         let mut values = PerTarget::zeros(targets.len(), self.value_head.is_some());
         let mut hidden = HeadRows::default();
-        let chunk = self.head_rows();
+        let chunk = head_rows(self.config.vocab);
         for (c, targets) in targets.chunks(chunk).enumerate() {
             self.final_hidden(cpu, acts, targets, &mut hidden);
             let logits = sized(&mut hidden.logits, targets.len() * self.config.vocab);
@@ -410,7 +406,7 @@ impl Transformer {
     pub fn value_estimates(&self, cpu: &Cpu, acts: &Activations, targets: &[Target]) -> Vec<f32> {
         let mut values = vec![0.0; targets.len()];
         let mut hidden = HeadRows::default();
-        let chunk = self.head_rows();
+        let chunk = head_rows(self.config.vocab);
         for (c, targets) in targets.chunks(chunk).enumerate() {
             self.final_hidden(cpu, acts, targets, &mut hidden);
             self.value_rows(cpu, &hidden.normed, &mut values, c * chunk, targets.len());
@@ -480,7 +476,7 @@ impl Transformer {
     ) {
         let Gradients { params: Params { data: grads, .. }, tied_head, .. } = grads;
         let (d, vocab) = (self.config.d_model, self.config.vocab);
-        let chunk = self.head_rows();
+        let chunk = head_rows(self.config.vocab);
         let mut hidden = HeadRows::default();
         let (mut dnormed, mut dhidden) = (Vec::new(), Vec::new());
         for (c, targets) in targets.chunks(chunk).enumerate() {
