@@ -75,6 +75,15 @@ impl ContextManager {
         let announced = episode.rules.max_tokens;
         let length = if announced > 0 { announced } else { self.response_tokens };
         pieces.extend([Piece::Tag(ANSWER_OPEN), words("actions"), Piece::Tag(ANSWER_CLOSE)]);
+        if self.stops_by_text()
+            && let Some(names) = episode.actions()
+        {
+            // A language model takes a form more readily from an example than from a description.
+            let names: Vec<&str> = names.iter().take(self.max_actions_per_turn).map(String::as_str).collect();
+            let example = names.join(&format!(" {} ", self.separator));
+            pieces.extend([words(", for example "), Piece::Tag(ANSWER_OPEN), Piece::Environment(example)]);
+            pieces.extend([Piece::Tag(ANSWER_CLOSE), words(",")]);
+        }
         pieces.push(words(format!(" with at most {length} tokens.\n")));
         pieces
     }
