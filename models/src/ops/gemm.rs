@@ -17,8 +17,8 @@ use crate::threads::Shards;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 
-/// Rows of k between two reloads of C: a B panel of this height stays in the first-level cache.
-const K_BLOCK: usize = 256;
+/// Steps between two reloads of C at most: a B panel of this height stays in the second-level cache, and a reload is rare.
+const K_STEPS: usize = 768;
 /// Rows of A that one pass over the panels of B works on; a multiple of every `Simd::MR`.
 const M_BLOCK: usize = 96;
 
@@ -250,63 +250,67 @@ unsafe fn multiply_kernel<S: Simd>(
             unsafe { std::slice::from_raw_parts_mut(c.add(r * c_row), n).fill(0.0) };
         }
     }
-    SCRATCH.with_borrow_mut(|(a_block, b_block)| {
-        for k0 in (0..k).step_by(K_BLOCK) {
-            let kc = K_BLOCK.min(k - k0);
-            let (steps, step0) = (precision.steps(kc), precision.steps(k0));
-            let add = accumulate || k0 > 0;
-            if let Right::Rows(rows, _) = b {
-                pack_rows::<S>(b_block, precision, rows, ldb, k0, kc, j, n);
-            }
-            for m0 in (0..m).step_by(M_BLOCK) {
-                let mc = M_BLOCK.min(m - m0);
-                let first = (i + m0) * a.row + k0 * a.step;
-                // An f32 A that runs along k is read as it lies; other strides touch a line per step, so they are packed.
-                let (a_ptr, a_row, a_step) = match precision {
-                    Precision::F32 if a.step == 1 => (a.data[first..].as_ptr(), a.row, 1),
-                    Precision::F32 => {
-                        pack_left(a_block, a, first, mc, kc);
-                        (a_block.as_ptr(), 1, mc)
+    // Taken out, because a closure handed to `with` would be compiled without the path's instructions.
+    let (mut a_block, mut b_block) = SCRATCH.take();
+    // Blocks of about equal height, since a low one is dear; an even number of elements keeps the pairs together.
+    let blocks = precision.steps(k).div_ceil(K_STEPS).max(1);
+    let k_block = k.div_ceil(blocks).next_multiple_of(2);
+    for k0 in (0..k).step_by(k_block.max(1)) {
+        let kc = k_block.min(k - k0);
+        let (steps, step0) = (precision.steps(kc), precision.steps(k0));
+        let add = accumulate || k0 > 0;
+        if let Right::Rows(rows, _) = b {
+            pack_rows::<S>(&mut b_block, precision, rows, ldb, k0, kc, j, n);
+        }
+        for m0 in (0..m).step_by(M_BLOCK) {
+            let mc = M_BLOCK.min(m - m0);
+            let first = (i + m0) * a.row + k0 * a.step;
+            // An f32 A that runs along k is read as it lies; other strides touch a line per step, so they are packed.
+            let (a_ptr, a_row, a_step) = match precision {
+                Precision::F32 if a.step == 1 => (a.data[first..].as_ptr(), a.row, 1),
+                Precision::F32 => {
+                    pack_left(&mut a_block, a, first, mc, kc);
+                    (a_block.as_ptr(), 1, mc)
+                }
+                Precision::Bf16 if a.step == 1 => {
+                    let row = narrow_rows::<S>(&mut a_block, a, first, mc, kc);
+                    (a_block.as_ptr(), row, 1)
+                }
+                Precision::Bf16 => {
+                    pair_left::<S>(&mut a_block, a, first, mc, kc);
+                    (a_block.as_ptr(), 1, mc)
+                }
+            };
+            for (p, j0) in (0..n).step_by(width).enumerate() {
+                let panel = match b {
+                    Right::Packed(packed) => {
+                        let at = (j + j0) / width * precision.steps(k) + step0;
+                        packed.panels[at * width..][..steps * width].as_ptr()
                     }
-                    Precision::Bf16 if a.step == 1 => {
-                        let row = narrow_rows::<S>(a_block, a, first, mc, kc);
-                        (a_block.as_ptr(), row, 1)
-                    }
-                    Precision::Bf16 => {
-                        pair_left::<S>(a_block, a, first, mc, kc);
-                        (a_block.as_ptr(), 1, mc)
-                    }
+                    Right::Rows(..) => b_block[p * steps * width..][..steps * width].as_ptr(),
                 };
-                for (p, j0) in (0..n).step_by(width).enumerate() {
-                    let panel = match b {
-                        Right::Packed(packed) => {
-                            let at = (j + j0) / width * precision.steps(k) + step0;
-                            packed.panels[at * width..][..steps * width].as_ptr()
-                        }
-                        Right::Rows(..) => b_block[p * steps * width..][..steps * width].as_ptr(),
+                // SAFETY: the panel holds steps × width words, A's rows were checked by the caller, the tile lies in C.
+                unsafe {
+                    let strip = Strip {
+                        rows: mc,
+                        columns: width.min(n - j0),
+                        k: steps,
+                        precision,
+                        a: a_ptr,
+                        a_row,
+                        a_step,
+                        b: panel,
+                        b_step: width,
+                        c: c.add(m0 * c_row + j0),
+                        c_row,
+                        add,
                     };
-                    // SAFETY: the panel holds steps × width words, A's rows were checked by the caller, the tile lies in C.
-                    unsafe {
-                        let strip = Strip {
-                            rows: mc,
-                            columns: width.min(n - j0),
-                            k: steps,
-                            precision,
-                            a: a_ptr,
-                            a_row,
-                            a_step,
-                            b: panel,
-                            b_step: width,
-                            c: c.add(m0 * c_row + j0),
-                            c_row,
-                            add,
-                        };
-                        column(S::ISA, strip);
-                    }
+                    column(S::ISA, strip);
                 }
             }
         }
-    });
+    }
+    SCRATCH.set((a_block, b_block));
 }
 
 /// Copies `mc × kc` elements of A so that the rows of one step lie together.
