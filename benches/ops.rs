@@ -50,8 +50,10 @@ fn ops(c: &mut Criterion) {
         b.iter(|| rope(&cpu, &mut qkv, heads.row(), 0, heads.n_heads, &positions, &table, 1.0, false));
     });
     let (mut out, mut dqkv) = (vec![0.0; ROWS * D], vec![0.0; ROWS * heads.row()]);
-    group.bench_function("attention_fwd", |b| b.iter(|| attention_fwd(&cpu, &mut out, &qkv, &tree, heads)));
-    group.bench_function("attention_bwd", |b| b.iter(|| attention_bwd(&cpu, &mut dqkv, &dy, &out, &qkv, &tree, heads)));
+    group.bench_function("attention_fwd", |b| b.iter(|| attention_fwd(&cpu, &mut out, &qkv, &tree, heads, None)));
+    group.bench_function("attention_bwd", |b| {
+        b.iter(|| attention_bwd(&cpu, &mut dqkv, &dy, &out, &qkv, &tree, heads, None))
+    });
     group.finish();
 
     let mut group = c.benchmark_group("row of logits");

@@ -164,11 +164,6 @@ pub fn load(dir: &Path) -> Result<Checkpoint, WeightsError> {
     let text = std::fs::read_to_string(&path).map_err(|source| WeightsError::Read { path: path.clone(), source })?;
     let mut config =
         Config::from_hf_json(&text).map_err(|source| WeightsError::Config { path: path.clone(), source })?;
-    if let Some(window) = &config.sliding_window {
-        let (key, value) = ("sliding_window".into(), window.size.to_string());
-        let source = ConfigError::Unsupported { key, value, supported: "only full attention is".into() };
-        return Err(WeightsError::Config { path, source });
-    }
     let files = files_of(dir)?.into_iter().map(MappedFile::open).collect::<Result<Vec<_>, _>>()?;
     config.value_head |= files.iter().any(|file| file.metadata.info("value_head.weight").is_some());
 

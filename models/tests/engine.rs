@@ -1,10 +1,11 @@
 //! The fast engine against its f64 twin, and against itself: alone, batched, packed, prefix-shared, cached, on every
 //! instruction path and with one or more threads.
 
-use ragen_models::config::{Family, Rope};
+use ragen_models::config::{Family, Rope, RopeScaling, SlidingWindow, Yarn};
 use ragen_models::device::Cpu;
 use ragen_models::kv_cache::CacheId;
 use ragen_models::ops::head::{PerTarget, Target, row_stats};
+use ragen_models::ops::rope::{RopeTable, rope as ops_rope};
 use ragen_models::params::Params;
 use ragen_models::random::Key;
 use ragen_models::simd::Isa;
@@ -13,24 +14,54 @@ use ragen_models::transformer::{Activations, Append, Config, Gradients, Precisio
 use ragen_models::twin;
 use std::collections::BTreeMap;
 
+/// Kinds 0 to 2: biases, norms, neither; from 3 on the same with windows and with scaled RoPE, which the trees below reach beyond.
+const KINDS: usize = 6;
+
 fn config(kind: usize) -> Config {
+    let like = [0, 1, 2, 0, 1, 2][kind];
+    let window = |size, layers: [bool; 2]| Some(SlidingWindow { size, layers: layers.to_vec() });
     Config {
-        family: [Family::Qwen2, Family::Qwen3, Family::Llama][kind],
+        family: [Family::Qwen2, Family::Qwen3, Family::Llama][like],
         vocab: 83,
         d_model: 40,
         n_layers: 2,
-        n_heads: [4, 6, 2][kind],
-        n_kv_heads: [2, 1, 2][kind],
-        head_dim: [10, 24, 32][kind],
+        n_heads: [4, 6, 2][like],
+        n_kv_heads: [2, 1, 2][like],
+        head_dim: [10, 24, 32][like],
         d_ff: 72,
-        rope: Rope::plain(500.0),
-        sliding_window: None,
+        rope: Rope { theta: 500.0, scaling: scaling(kind) },
+        sliding_window: match kind {
+            3 => window(7, [true, true]),
+            4 => window(33, [true, false]),
+            5 => window(17, [false, true]),
+            _ => None,
+        },
         norm_eps: 1e-5,
-        tied_embeddings: kind == 1,
-        qkv_bias: kind == 0,
-        qk_norm: kind == 1,
-        value_head: kind != 2,
+        tied_embeddings: like == 1,
+        qkv_bias: like == 0,
+        qk_norm: like == 1,
+        value_head: like != 2,
         max_positions: 256,
+    }
+}
+
+fn scaling(kind: usize) -> RopeScaling {
+    match kind {
+        3 => RopeScaling::Linear { factor: 2.5 },
+        4 => RopeScaling::Yarn(Yarn {
+            factor: 4.0,
+            original_max_positions: 32,
+            beta_fast: 4.0,
+            beta_slow: 0.5,
+            attention_factor: None,
+            mscale: Some(0.8),
+            mscale_all_dim: Some(0.3),
+            truncate: false,
+        }),
+        5 => {
+            RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_positions: 32 }
+        }
+        _ => RopeScaling::Default,
     }
 }
 
@@ -94,7 +125,7 @@ fn paths() -> Vec<(Isa, Precision)> {
 
 #[test]
 fn agrees_with_the_twin_forward_and_backward() {
-    for kind in 0..3 {
+    for kind in 0..KINDS {
         let config = config(kind);
         let params = weights(&config);
         let tree = branching(config.vocab);
@@ -144,26 +175,49 @@ fn agrees_with_the_twin_forward_and_backward() {
     }
 }
 
+#[test]
+fn every_kind_of_rope_turns_as_in_the_twin_far_out_too() {
+    let dynamic = RopeScaling::Dynamic { factor: 2.0 };
+    for scaling in (2..KINDS).map(scaling).chain([dynamic]) {
+        let rope = Rope { theta: 5e5, scaling };
+        let (heads, hd, positions) = (2, 24, [0u32, 5, 255, 256, 4095]);
+        let x: Vec<f32> = (0..positions.len() * heads * hd).map(|i| Key::new(3).normal(i as u64) as f32).collect();
+        let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let want = twin::rope_fwd(&wide, &positions, &twin::Rotation::new(&rope, hd, 2048, 4096));
+        let table = RopeTable::new(&rope, hd, 2048, 4096);
+        for isa in Isa::available() {
+            let mut got = x.clone();
+            ops_rope(&Cpu::with(isa, 2), &mut got, heads * hd, 0, heads, &positions, &table, 1.0, false);
+            // A frequency is off by a unit in the last place at most, which 4095 positions make 5e-4 of a radian where it is near 1.
+            assert_near(&format!("{:?}", rope.scaling), &got, &want, 5e-4);
+        }
+    }
+}
+
 fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
 
 #[test]
 fn log_probabilities_are_equal_in_every_bit_however_they_are_computed() {
-    for kind in 0..3 {
-        for precision in [Precision::F32, Precision::Bf16] {
-            check_log_probabilities(kind, precision);
-        }
+    for kind in 0..KINDS {
+        check_log_probabilities(kind, Precision::F32);
+    }
+    // Attention and RoPE know no precision, so that one kind with a window is enough.
+    for kind in 0..=3 {
+        check_log_probabilities(kind, Precision::Bf16);
     }
 }
 
 fn check_log_probabilities(kind: usize, precision: Precision) {
     let config = config(kind);
     let params = weights(&config);
-    // 32 sequences of odd lengths with a common prefix of 41 tokens.
+    // 32 sequences of odd lengths with a common prefix of 41 tokens; fewer where only attention and RoPE differ.
+    let sequences = if kind < 3 { 32 } else { 9 };
     let prefix = ids(50, 41, config.vocab);
-    let rows: Vec<Vec<u32>> =
-        (0..32).map(|i| [prefix.clone(), ids(60 + i, 5 + (i as usize * 7) % 60, config.vocab)].concat()).collect();
+    let rows: Vec<Vec<u32>> = (0..sequences)
+        .map(|i| [prefix.clone(), ids(60 + i, 5 + (i as usize * 7) % 60, config.vocab)].concat())
+        .collect();
     let mut expected: Option<Vec<Vec<u32>>> = None;
     for isa in Isa::available() {
         for threads in [1, 2] {
@@ -188,7 +242,7 @@ fn check_log_probabilities(kind: usize, precision: Precision) {
                 .collect();
             let expected = expected.get_or_insert_with(|| alone.clone());
             assert_eq!(&alone, expected, "{isa:?}, {threads} threads, alone");
-            for batch in [8, 32] {
+            for batch in [8, rows.len()] {
                 let tree = TokenTree::from_rows(&rows[..batch]);
                 let wanted: Vec<_> = rows[..batch]
                     .iter()
@@ -239,7 +293,7 @@ fn check_log_probabilities(kind: usize, precision: Precision) {
 
 #[test]
 fn gradients_do_not_depend_on_threads_paths_micro_batches_or_recomputation() {
-    for kind in 0..3 {
+    for kind in 0..KINDS {
         let config = config(kind);
         let params = weights(&config);
         let rows: Vec<Vec<u32>> = (0..8).map(|i| ids(60 + i, 5 + (i as usize * 17) % 60, config.vocab)).collect();

@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The tiny models that need nothing but the transformer.
-const MODELS: [&str; 12] = [
+const MODELS: [&str; 13] = [
     "llama_gqa",
     "llama_tied",
     "llama_gqa7",
@@ -35,6 +35,7 @@ const MODELS: [&str; 12] = [
     "llama_rope_llama3",
     "llama_rope_yarn",
     "llama_sharded",
+    "mistral_window",
     "qwen3",
     "qwen2_tied",
 ];

@@ -2,7 +2,7 @@
 //!
 //! Each check also starts from gradients that are not zero, so that a backward which overwrites instead of adding fails.
 
-use ragen_models::config::{Family, Rope, RopeScaling, Yarn};
+use ragen_models::config::{Family, Rope, RopeScaling, SlidingWindow, Yarn};
 use ragen_models::params::Table;
 use ragen_models::random::Key;
 use ragen_models::token_tree::TokenTree;
@@ -172,15 +172,17 @@ fn rope() {
 #[test]
 fn attention_over_a_tree() {
     let tree = tree();
-    for (heads, kv_heads) in [(1, 1), (4, 2), (3, 1)] {
+    for (heads, kv_heads, window) in
+        [(1, 1, None), (4, 2, None), (3, 1, None), (1, 1, Some(1)), (4, 2, Some(3)), (3, 1, Some(4)), (2, 2, Some(99))]
+    {
         let (q, kv) = (tree.rows() * heads * 2, tree.rows() * kv_heads * 2);
         check(
             "attention",
             &[("q", normals(8, q)), ("k", normals(9, kv)), ("v", normals(10, kv))],
-            |x| attention_fwd(x[0], x[1], x[2], &tree, heads, kv_heads, 2),
+            |x| attention_fwd(x[0], x[1], x[2], &tree, heads, kv_heads, 2, window),
             |x, dy, g| {
                 let [dq, dk, dv] = g else { unreachable!() };
-                attention_bwd(x[0], x[1], x[2], dy, &tree, heads, kv_heads, 2, dq, dk, dv);
+                attention_bwd(x[0], x[1], x[2], dy, &tree, heads, kv_heads, 2, window, dq, dk, dv);
             },
         );
     }
@@ -250,8 +252,16 @@ fn two_layer_model() {
         base.clone(),
         Config { tied_embeddings: true, qkv_bias: true, ..base.clone() },
         Config { qk_norm: true, value_head: true, n_kv_heads: 1, ..base.clone() },
-        Config { tied_embeddings: true, qkv_bias: true, qk_norm: true, value_head: true, ..base },
+        Config { tied_embeddings: true, qkv_bias: true, qk_norm: true, value_head: true, ..base.clone() },
+        Config { sliding_window: Some(SlidingWindow { size: 3, layers: vec![true, true] }), ..base.clone() },
+        Config {
+            sliding_window: Some(SlidingWindow { size: 2, layers: vec![false, true] }),
+            qkv_bias: true,
+            ..base.clone()
+        },
     ];
+    let scaled = |scaling| Config { rope: Rope { theta: 100.0, scaling }, ..base.clone() };
+    let variants: Vec<Config> = variants.into_iter().chain(scalings().into_iter().skip(1).map(scaled)).collect();
     let tree = tree();
     let targets: Vec<Target> = [(0, 1, None), (2, 1, Some(vec![1, 4])), (2, 9, None), (7, 0, None), (9, 10, None)]
         .map(|(row, token, kept)| Target { row, token, kept })
@@ -301,6 +311,12 @@ fn two_layer_model() {
 
 #[test]
 fn a_shared_prefix_gives_what_its_rows_give_alone() {
+    for window in [None, Some(4)] {
+        shared_prefix(window.map(|size| SlidingWindow { size, layers: vec![true, true] }));
+    }
+}
+
+fn shared_prefix(sliding_window: Option<SlidingWindow>) {
     let config = Config {
         family: Family::Llama,
         vocab: 11,
@@ -311,7 +327,7 @@ fn a_shared_prefix_gives_what_its_rows_give_alone() {
         head_dim: 2,
         d_ff: 12,
         rope: Rope::plain(1e4),
-        sliding_window: None,
+        sliding_window,
         norm_eps: 1e-5,
         tied_embeddings: true,
         qkv_bias: false,

@@ -19,7 +19,7 @@ impl Config {
     /// Reads a Hugging Face `config.json` of type llama, qwen2, qwen3 or mistral.
     ///
     /// Two keys of our own are optional: `value_head` (false) says that a scalar value head is among the weights, and
-    /// `qkv_bias` overrides what the type says about biases. An absent `tie_word_embeddings` counts as false, the
+    /// `qkv_bias` overrides what the type says about biases (a llama or mistral that has them is read as the qwen2 that it is). An absent `tie_word_embeddings` counts as false, the
     /// default of all four types; see [`Config::from_hf_json_of_weights`].
     ///
     /// **Errors** what this engine would compute wrongly is refused by name: other types, architectures, activations and kinds of RoPE,
@@ -55,6 +55,14 @@ impl Config {
             None if json.says_null("num_key_value_heads") => n_heads,
             None => defaults.n_kv_heads.unwrap_or(n_heads),
         };
+        let sliding_window = json.sliding_window(family, n_layers)?;
+        let qkv_bias = json.flag("qkv_bias")?.unwrap_or(family == Family::Qwen2);
+        // Where our own key says otherwise than the type, another type has just these parts.
+        let family = match (family, qkv_bias) {
+            (Family::Llama | Family::Mistral, true) => Family::Qwen2,
+            (Family::Qwen2, false) if sliding_window.is_none() => Family::Llama,
+            _ => family,
+        };
         let tied = json.flag("tie_word_embeddings")?.map_or(TiedEmbeddings::Unsaid, TiedEmbeddings::Said);
         let config = Config {
             family,
@@ -66,10 +74,10 @@ impl Config {
             head_dim,
             d_ff: json.size("intermediate_size")?,
             rope: json.rope(max_positions)?,
-            sliding_window: json.sliding_window(family, n_layers)?,
+            sliding_window,
             norm_eps: json.number("rms_norm_eps")?.unwrap_or(1e-6),
             tied_embeddings: tied == TiedEmbeddings::Said(true),
-            qkv_bias: json.flag("qkv_bias")?.unwrap_or(family == Family::Qwen2),
+            qkv_bias,
             qk_norm: family == Family::Qwen3,
             value_head: json.flag("value_head")?.unwrap_or(false),
             max_positions,

@@ -107,7 +107,7 @@ impl Transformer {
         embedding_fwd(sized(&mut acts.x, rows * d), ids, &self.params.data[self.embedding.clone()], d);
         for layer in 0..self.config.n_layers {
             self.layer_fwd(cpu, layer, acts, out, scratch, positions, &|qkv, attention| {
-                attend_cached(cpu, cache, layer, self.heads, runs, qkv, attention);
+                attend_cached(cpu, cache, layer, self.heads, self.config.window(layer), runs, qkv, attention);
             });
             std::mem::swap(&mut acts.x, out);
         }
@@ -143,7 +143,16 @@ fn shares(runs: &[Run], threads: usize) -> Vec<std::ops::Range<usize>> {
 }
 
 /// Writes the new keys and values into the pages, then attends over them.
-fn attend_cached(cpu: &Cpu, cache: &KvCache, layer: usize, heads: Heads, runs: &[Run], qkv: &[f32], out: &mut [f32]) {
+fn attend_cached(
+    cpu: &Cpu,
+    cache: &KvCache,
+    layer: usize,
+    heads: Heads,
+    window: Option<usize>,
+    runs: &[Run],
+    qkv: &[f32],
+    out: &mut [f32],
+) {
     let layout: PageLayout = cache.layout;
     let (row, width, hd) = (heads.row(), heads.q_width(), heads.head_dim);
     let starts: Vec<usize> = runs.iter().scan(0, |at, run| Some(std::mem::replace(at, *at + run.rows))).collect();
@@ -166,12 +175,12 @@ fn attend_cached(cpu: &Cpu, cache: &KvCache, layer: usize, heads: Heads, runs: &
             let columns = h * heads.group() * hd..(h + 1) * heads.group() * hd;
             // SAFETY: this task alone writes these columns of this row.
             let out = unsafe { shards.part(start * width + columns.start..start * width + columns.end) };
-            attend_token(cpu.isa, heads, h, &qkv[start * row..][..row], out, run.position, &pages);
+            attend_token(cpu.isa, heads, h, &qkv[start * row..][..row], out, run.position, &pages, window);
         } else {
             // SAFETY: the run's rows exist, and this task alone writes these heads' columns of them.
             unsafe {
                 let out = shards.at(start * width);
-                attend_run(cpu.isa, heads, h, qkv[start * row..].as_ptr(), out, run.rows, run.position, &pages);
+                attend_run(cpu.isa, heads, h, qkv[start * row..].as_ptr(), out, run.rows, run.position, &pages, window);
             }
         }
     });

@@ -273,7 +273,7 @@ impl Transformer {
             &mut scratch.low,
         );
         let dqkv = zeroed(&mut scratch.dqkv, rows * heads.row());
-        attention_bwd(cpu, dqkv, dattention, &acts.attention, &acts.qkv, tree, heads);
+        attention_bwd(cpu, dqkv, dattention, &acts.attention, &acts.qkv, tree, heads, config.window(layer));
         self.rope_heads(cpu, dqkv, positions, true);
         if let (Some(q_norm), Some(k_norm)) = (&places.q_norm, &places.k_norm) {
             let (q, k) = head_layouts(heads, rows);

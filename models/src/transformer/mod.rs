@@ -345,7 +345,7 @@ impl Transformer {
             let slot = if whole { &mut layers[l] } else { &mut *block };
             std::mem::swap(&mut slot.x, out);
             self.layer_fwd(cpu, l, slot, out, scratch, positions, &|qkv, o| {
-                attention_fwd(cpu, o, qkv, tree, self.heads);
+                attention_fwd(cpu, o, qkv, tree, self.heads, self.config.window(l));
             });
             if !whole && keep {
                 std::mem::swap(&mut block.x, &mut layers[l].x);
@@ -449,7 +449,7 @@ impl Transformer {
             if *recompute {
                 std::mem::swap(&mut block.x, &mut layers[l].x);
                 self.layer_activations(cpu, l, block, scratch, positions, &|qkv, o| {
-                    attention_fwd(cpu, o, qkv, tree, self.heads);
+                    attention_fwd(cpu, o, qkv, tree, self.heads, self.config.window(l));
                 });
             }
             let kept = if *recompute { &*block } else { &layers[l] };

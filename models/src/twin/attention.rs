@@ -1,8 +1,8 @@
 //! Causal grouped-query attention over the packed token tree (Ainslie et al. 2023, *GQA*; decision D1).
 //!
 //! Query head h reads key and value head h / (n_heads / n_kv_heads). A token attends to itself, to earlier tokens of its
-//! segment and to all tokens of the segment's ancestors: exactly the tokens on its path from the root. Position plays no
-//! part here; it entered q and k by RoPE.
+//! segment and to all tokens of the segment's ancestors: exactly the tokens on its path from the root, or the last `window`
+//! of these. Otherwise position plays no part here; it entered q and k by RoPE.
 
 use super::{Float, add_scaled, dot};
 use crate::token_tree::TokenTree;
@@ -12,12 +12,13 @@ fn path_rows(tree: &TokenTree, segment: usize) -> Vec<usize> {
     tree.path(segment).into_iter().flat_map(|s| tree.segments[s].rows()).collect()
 }
 
-/// Calls `visit(query row, key rows)` for every packed row.
-fn for_each_query(tree: &TokenTree, mut visit: impl FnMut(usize, &[usize])) {
+/// Calls `visit(query row, key rows)` for every packed row; a query sees at most `window` keys.
+fn for_each_query(tree: &TokenTree, window: Option<usize>, mut visit: impl FnMut(usize, &[usize])) {
     for (s, segment) in tree.segments.iter().enumerate() {
         let path = path_rows(tree, s);
         for (i, row) in segment.rows().enumerate() {
-            visit(row, &path[..=segment.position + i]);
+            let end = segment.position + i + 1;
+            visit(row, &path[window.map_or(0, |window| end.saturating_sub(window))..end]);
         }
     }
 }
@@ -46,11 +47,12 @@ pub fn attention_fwd<T: Float>(
     n_heads: usize,
     n_kv_heads: usize,
     head_dim: usize,
+    window: Option<usize>,
 ) -> Vec<T> {
     let kv_width = n_kv_heads * head_dim;
     let scale = T::ONE / T::from_f64(head_dim as f64).sqrt();
     let mut y = vec![T::ZERO; q.len()];
-    for_each_query(tree, |row, keys| {
+    for_each_query(tree, window, |row, keys| {
         for h in 0..n_heads {
             let query = (row * n_heads + h) * head_dim..(row * n_heads + h + 1) * head_dim;
             let group = h / (n_heads / n_kv_heads);
@@ -77,13 +79,14 @@ pub fn attention_bwd<T: Float>(
     n_heads: usize,
     n_kv_heads: usize,
     head_dim: usize,
+    window: Option<usize>,
     dq: &mut [T],
     dk: &mut [T],
     dv: &mut [T],
 ) {
     let kv_width = n_kv_heads * head_dim;
     let scale = T::ONE / T::from_f64(head_dim as f64).sqrt();
-    for_each_query(tree, |row, keys| {
+    for_each_query(tree, window, |row, keys| {
         for h in 0..n_heads {
             let query = (row * n_heads + h) * head_dim..(row * n_heads + h + 1) * head_dim;
             let group = h / (n_heads / n_kv_heads);

@@ -160,7 +160,7 @@ impl<'a, T: Float> Model<'a, T> {
             let v = self.linear(&name("self_attn.v_proj"), &attention_input, c.d_model);
             let q = self.place(&name("self_attn.q_norm.weight"), &q_raw, &positions);
             let k = self.place(&name("self_attn.k_norm.weight"), &k_raw, &positions);
-            let attended = attention_fwd(&q, &k, &v, tree, c.n_heads, c.n_kv_heads, c.head_dim);
+            let attended = attention_fwd(&q, &k, &v, tree, c.n_heads, c.n_kv_heads, c.head_dim, c.window(l));
             let x_middle = residual_fwd(&x, &self.linear(&name("self_attn.o_proj"), &attended, c.q_width()));
 
             let mlp_input = self.norm(&name("post_attention_layernorm.weight"), &x_middle);
@@ -288,7 +288,7 @@ impl<'a, T: Float> Model<'a, T> {
         let (mut dq, mut dk, mut dv) = (zeros(&layer.q), zeros(&layer.k), zeros(&layer.v));
         let Layer { q, k, v, .. } = layer;
         let heads = (c.n_heads, c.n_kv_heads, c.head_dim);
-        attention_bwd(q, k, v, &dattended, tree, heads.0, heads.1, heads.2, &mut dq, &mut dk, &mut dv);
+        attention_bwd(q, k, v, &dattended, tree, heads.0, heads.1, heads.2, c.window(l), &mut dq, &mut dk, &mut dv);
         let dk_raw = self.place_back(&name("self_attn.k_norm.weight"), &layer.k_raw, &positions, &dk, grads);
         let dq_raw = self.place_back(&name("self_attn.q_norm.weight"), &layer.q_raw, &positions, &dq, grads);
         let mut dattention_input = zeros(&layer.attention_input);

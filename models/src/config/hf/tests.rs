@@ -225,6 +225,18 @@ fn windows_are_those_of_the_type() {
 }
 
 #[test]
+fn biases_that_the_type_does_not_have_make_it_the_type_that_has_them() {
+    let family = |model_type: &str, qkv_bias: bool| {
+        let config = patched(json!({"model_type": model_type, "sliding_window": null, "qkv_bias": qkv_bias})).unwrap();
+        assert_eq!(config.qkv_bias, qkv_bias);
+        config.family
+    };
+    assert_eq!(["llama", "mistral", "qwen2"].map(|name| family(name, true)), [Family::Qwen2; 3]);
+    assert_eq!(family("qwen2", false), Family::Llama);
+    assert_eq!(family("qwen3", true), Family::Qwen3);
+}
+
+#[test]
 fn refusals_name_the_key_and_the_value() {
     let mistral = |more: Value| {
         let mut patch = json!({"model_type": "mistral", "sliding_window": 6});
@@ -329,8 +341,8 @@ fn refusals_name_the_key_and_the_value() {
             "quantization_config is {\"bits\":4}, which is not supported; only f32, bf16 and f16 weights are",
         ),
         (
-            json!({"qkv_bias": true}),
-            "impossible sizes: qkv_bias: true is not what llama models have; qwen2 has such biases",
+            json!({"model_type": "qwen2", "qkv_bias": false, "use_sliding_window": true, "max_window_layers": 1}),
+            "impossible sizes: qkv_bias: false is not what qwen2 models have",
         ),
         (json!({"vocab_size": "96"}), "vocab_size is \"96\", which is not a whole number"),
         (json!({"vocab_size": 9.5}), "vocab_size is 9.5, which is not a whole number"),
