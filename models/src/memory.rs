@@ -73,9 +73,10 @@ impl Memory {
     }
 }
 
-/// Rows of targets that the head works on at once: about a megabyte of logits, but enough rows to fill the products.
+/// Rows of targets that the head works on at once: about 16 megabytes of logits, so that many rows pay for each reading of the
+/// head's weights.
 pub fn head_rows(vocab: usize) -> usize {
-    ((1 << 18) / vocab).clamp(16, 1024)
+    ((1 << 22) / vocab).clamp(16, 1024)
 }
 
 /// Tokens that are prefilled at once at most; longer prompts are appended in several passes, with the same bits.
@@ -145,7 +146,7 @@ pub fn estimate(config: &Config, work: &Work) -> Memory {
         optimiser: if work.trains { 8 * trained + own_value * 8 * elements } else { 0 },
         activations: training + decoding,
         kv_cache: work.pages * page_bytes(config),
-        head: 4 * config.vocab * (work.sequences + rows) + 4 * rows * 4 * config.d_model,
+        head: 4 * config.vocab * (work.sequences + rows) + 4 * rows * 7 * config.d_model,
         // Measured: the program with its tables, and some hundred bytes for each token of the vocabulary.
         other: (24 << 20) + 700 * config.vocab + (2 << 20) * work.threads,
     }

@@ -563,8 +563,8 @@ fn golden_twin_log_softmax() {
 fn golden_every_file_is_tested_or_owed() {
     let pending = pending();
     let models = MODELS.map(|name| format!("models/{name}"));
-    // The optimiser, the sampler, tokenizers and GGUF files have test files of their own.
-    let files = ["adamw.json", "log_softmax.json", "sampling.json", "tokenizers", "gguf_models"];
+    // The optimiser, the sampler, tokenizers, GGUF files and SmolLM2 have test files of their own.
+    let files = ["adamw.json", "log_softmax.json", "sampling.json", "tokenizers", "gguf_models", "smollm2"];
     let all = names_in("").into_iter().filter(|name| name != "models" && !name.ends_with(".md"));
     for name in all.chain(names_in("models").iter().map(|name| format!("models/{name}"))) {
         let tested = models.contains(&name) || name == "models/llama_lora" || files.contains(&name.as_str());

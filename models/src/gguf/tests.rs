@@ -99,7 +99,7 @@ fn numbers(seed: u64, n: usize) -> Vec<f32> {
     (0..n).map(|i| Key::new(seed).normal(i as u64) as f32).collect()
 }
 
-/// One layer, 2 heads of 4 on 1 KV head, biases on q, k and v, tied.
+/// One layer, 2 heads of 4 on 1 KV head, tied; biases on q, k and v for qwen2.
 fn small(arch: &str) -> Draft {
     let mut draft = Draft::default();
     draft.text("general.architecture", arch);
@@ -131,6 +131,7 @@ fn small(arch: &str) -> Draft {
     ]
     .into_iter()
     .enumerate()
+    .filter(|(_, (name, _))| arch == "qwen2" || !name.ends_with(".bias"))
     {
         draft.tensor(&format!("blk.0.{name}"), dims, &numbers(3 + i as u64, dims.iter().product::<u64>() as usize));
     }
@@ -142,13 +143,16 @@ fn rows_of_q_and_k_are_put_back_for_llama_alone() {
     for (arch, order) in [("llama", [0, 2, 1, 3, 4, 6, 5, 7]), ("qwen2", [0, 1, 2, 3, 4, 5, 6, 7])] {
         let model = small(arch).open().unwrap().load().unwrap();
         assert_eq!(model.config.norm_eps, 1e-5, "not the f32 nearest to it");
-        assert!(model.config.tied_embeddings && model.config.qkv_bias);
+        assert!(model.config.tied_embeddings);
+        assert_eq!(model.config.qkv_bias, arch == "qwen2");
         let (q, k, bias) = (numbers(4, 64), numbers(5, 32), numbers(7, 8));
         let attention = |name: &str| model.params.get(&format!("model.layers.0.self_attn.{name}"));
         for (row, &from) in order.iter().enumerate() {
             // Order is its own inverse for heads of 4.
             assert_eq!(attention("q_proj.weight")[8 * row..][..8], q[8 * from..][..8], "{arch} q row {row}");
-            assert_eq!(attention("q_proj.bias")[row], bias[from], "{arch} bias {row}");
+        }
+        if arch == "qwen2" {
+            assert_eq!(attention("q_proj.bias"), bias);
         }
         for row in 0..4 {
             assert_eq!(attention("k_proj.weight")[8 * row..][..8], k[8 * order[row]..][..8], "{arch} k row {row}");
@@ -302,7 +306,7 @@ fn models_that_are_not_computed_here_are_refused_by_key() {
     assert_eq!(refused(&|d| _ = d.whole("llama.expert_count", 0)), "loads");
     assert_eq!(
         refused(&|d| _ = d.whole("llama.block_count", u32::MAX)),
-        key("llama.block_count", "is 4294967295, but the file has only 14 tensors")
+        key("llama.block_count", "is 4294967295, but the file has only 11 tensors")
     );
     assert_eq!(refused(&|d| _ = d.whole("llama.block_count", 2)), "tensor blk.1.attn_norm.weight is missing");
     assert_eq!(

@@ -58,6 +58,31 @@ pub fn linear_bwd_input(cpu: &Cpu, dx: &mut [f32], dy: &[f32], layer: &Linear, w
     gemm(cpu, dy.len() / out, input, out, Left::rows(dy, out), right, dx, accumulate);
 }
 
+/// Outputs of one chain in [`linear_bwd_input_wide`].
+const WIDE_BLOCK: usize = 512;
+
+/// dx = dy·W for a layer with so many outputs (a vocabulary) that one chain of f32 over all of them would be visibly off.
+///
+/// dy of a softmax sums to zero, and the rows of W have much in common: the result is what is left after large parts have
+/// cancelled, and a single chain over 49,152 outputs had it wrong by 1e-4 of its size. So 512 outputs at a time are a chain,
+/// and those sums are added in f64, in their order.
+pub fn linear_bwd_input_wide(cpu: &Cpu, dx: &mut [f32], dy: &[f32], layer: &Linear, w: &[f32]) {
+    let (out, input) = (layer.out(), layer.input());
+    let rows = dy.len() / out;
+    assert!(dy.len() == rows * out && dx.len() == rows * input && w.len() == out * input);
+    let (mut sums, mut part) = (vec![0.0f64; dx.len()], vec![0.0; dx.len()]);
+    for (b, block) in w.chunks(WIDE_BLOCK * input).enumerate() {
+        let left = Left { data: &dy[(b * WIDE_BLOCK).min(dy.len())..], row: out, step: 1 };
+        gemm(cpu, rows, input, block.len() / input, left, Right::Rows(block, layer.precision()), &mut part, false);
+        for (sum, x) in sums.iter_mut().zip(&part) {
+            *sum += f64::from(*x);
+        }
+    }
+    for (x, sum) in dx.iter_mut().zip(sums) {
+        *x = sum as f32;
+    }
+}
+
 /// dW += dyᵀ·x, each element one chain over the rows in their order.
 pub fn linear_bwd_weight(cpu: &Cpu, dw: &mut [f32], dy: &[f32], x: &[f32], layer: &Linear) {
     let (out, input) = (layer.out(), layer.input());

@@ -18,7 +18,7 @@ use crate::ops::attention::{Heads, attention_fwd};
 use crate::ops::embedding::{embedding_bwd, embedding_fwd};
 use crate::ops::head::{self, PerTarget, RowSeeds, RowStats, Target};
 pub use crate::ops::linear::Precision;
-use crate::ops::linear::{Linear, linear_bwd_input, linear_bwd_weight, linear_fwd};
+use crate::ops::linear::{Linear, linear_bwd_input_wide, linear_bwd_weight, linear_fwd};
 use crate::ops::norm::{Layout, rmsnorm_bwd, rmsnorm_fwd, rmsnorm_gain_bwd};
 use crate::ops::rope::RopeTable;
 use crate::params::{Params, Table};
@@ -506,7 +506,7 @@ impl Transformer {
                     linear_bwd_weight(cpu, dhead, logits, &hidden.normed, &self.head);
                 }
                 let w = &self.params.data[self.lm_head.clone()];
-                linear_bwd_input(cpu, dnormed, logits, &self.head, w, false);
+                linear_bwd_input_wide(cpu, dnormed, logits, &self.head, w);
             }
             if let Some((w, b)) = &self.value_head
                 && !seeds.value.is_empty()
