@@ -120,7 +120,7 @@ impl Policy for Mumbler {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the run does not fit into {budget_mib} MiB (run.memory_bytes, or what the machine has): at least {needed_mib} MiB are needed, \
-     for {parts}; take a smaller model, model.lora.rank > 0, model.dtype = \"bf16\", a smaller rollout.model_tokens, or more memory"
+     for {parts}; take a smaller model, model.lora.rank > 0, model.dtype=bf16, a smaller rollout.model_tokens, or more memory"
 )]
 pub struct PlanError {
     budget_mib: usize,

@@ -24,6 +24,9 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let mut config = what.load(common)?;
     open::check_device(&config)?;
     let (Prepared { source, context, plan }, settled) = Prepared::new(open::source(&config)?, &mut config, true)?;
+    if !common.quiet {
+        print(&format!("{}\n\n", plan.line()))?;
+    }
     let Opened { mut policy, tokenizer, .. } = source.assemble(&config, &config.optim, plan.work.recompute)?;
     let trainer = Trainer::new(settled, context)?;
     let (first, speed) = first_turns(&mut policy, &trainer, &config)?;
@@ -50,7 +53,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
             .clone()
             .map(|(name, bytes)| vec![name.to_string(), format!("{:.1} MiB", bytes as f64 / 1048576.0)])
             .collect();
-        let _ = writeln!(text, "{} parameters; {}:", thousands(policy.params().data.len()), plan.line());
+        let _ = writeln!(text, "{} parameters; memory:", thousands(policy.params().data.len()));
         text.push_str(&table(&rows));
         let _ = writeln!(
             text,
