@@ -157,7 +157,7 @@ impl Plan {
         budget_bytes: usize,
     ) -> Result<Plan, PlanError> {
         let rollout = &config.rollout;
-        let row_tokens = lengths.row.clamp(1, rollout.model_tokens.min(shape.max_positions));
+        let row_tokens = lengths.row.max(1);
         let sets = sets(config);
         let episodes = sets.iter().map(|(groups, size)| groups * size).max().unwrap_or(1);
         let plan = |packed_tokens: usize, recompute: bool, places: usize| {

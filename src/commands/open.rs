@@ -12,7 +12,7 @@ use ragen::policy::model::Model;
 use ragen::run::{self, RunDir, Saved, StateToSave};
 use ragen::train::TrainState;
 use ragen_models::chat_template::Chat;
-use ragen_models::config::{Family, Rope};
+use ragen_models::config::{Family, Rope, RopeScaling};
 use ragen_models::device::Cpu;
 use ragen_models::lora::Lora;
 use ragen_models::optim::{AdamW, AdamWSettings};
@@ -120,7 +120,7 @@ impl Prepared {
     /// copy that is returned only.
     pub fn new(source: Source, config: &mut Config, trains: bool) -> Result<(Prepared, Config), Failure> {
         let (tokenizer, chat) = (source.tokenizer.clone(), source.chat.clone());
-        let context = ContextManager::new(config, tokenizer, chat, source.shape.max_positions)?;
+        let context = ContextManager::new(config, tokenizer, chat, source.positions(config))?;
         let plan = source.plan(config, &context, trains)?;
         if trains {
             plan.settle(config);
@@ -193,6 +193,14 @@ impl Source {
         Shape { value_head: self.shape.value_head || saved || needs_value_head(config), ..self.shape.clone() }
     }
 
+    /// Longest context of a run with this model, in tokens: its own, or with dynamic RoPE as long as is asked for.
+    pub fn positions(&self, config: &Config) -> usize {
+        match self.shape.rope.scaling {
+            RopeScaling::Dynamic { .. } => self.shape.max_positions.max(config.rollout.model_tokens),
+            _ => self.shape.max_positions,
+        }
+    }
+
     /// The memory plan of a run with this model.
     pub fn plan(&self, config: &Config, context: &ContextManager, trains: bool) -> Result<Plan, Failure> {
         let cpu = Cpu::new(config.run.threads).map_err(Failure::Usage)?;
@@ -227,13 +235,13 @@ impl Source {
     /// Loads the weights and makes of them the policy that the configuration asks for.
     pub fn assemble(self, config: &Config, optim: &Optim, recompute: bool) -> Result<Opened, Failure> {
         let cpu = Arc::new(Cpu::new(config.run.threads).map_err(Failure::Usage)?);
-        let precision = config.model.dtype;
+        let (precision, positions) = (config.model.dtype, self.positions(config));
         let (shape, tokenizer, chat) = (self.shape_for(config), self.tokenizer.clone(), self.chat.clone());
         let (companions, base) = (self.companions.clone(), self.base.clone());
         let Loaded { checkpoint, adapters } = self.load()?;
         let value_model = config.model.value_model.then(|| {
             let Checkpoint { config, params } = checkpoint.clone().with_value_head();
-            Transformer::new(&cpu, config, params, precision)
+            Transformer::new(&cpu, config, params, precision).with_context(positions)
         });
         let model = match adapters_of(config, &shape, &checkpoint, adapters)? {
             None => {
@@ -246,7 +254,7 @@ impl Source {
                 Transformer::with_adapters(&cpu, shape, frozen, precision, lora, adapters)
             }
         };
-        let mut policy = Model::over(cpu, model, adamw(optim));
+        let mut policy = Model::over(cpu, model.with_context(positions), adamw(optim));
         if let Some(value_model) = value_model {
             policy = policy.with_value_model(value_model, config.model.value_lr_factor);
         }

@@ -179,7 +179,8 @@ impl Model {
 
     /// A model like the policy's with other weights.
     fn frozen(&self, params: Params) -> Transformer {
-        Transformer::new(&self.cpu, self.config().clone(), params, self.policy.model.precision())
+        let model = &self.policy.model;
+        Transformer::new(&self.cpu, self.config().clone(), params, model.precision()).with_context(model.positions())
     }
 
     /// Bytes that the KV cache has needed so far.
@@ -346,7 +347,7 @@ fn values(of: PerTarget<f32>) -> TokenValues {
 
 impl Policy for Model {
     fn max_positions(&self) -> usize {
-        self.policy.model.config.max_positions
+        self.policy.model.positions()
     }
 
     fn has_value(&self) -> bool {
