@@ -94,7 +94,7 @@ pub struct Pretrained {
 }
 
 enum Source {
-    Folder(PathBuf),
+    Folder(weights::Opened),
     Gguf(Gguf),
 }
 
@@ -117,12 +117,8 @@ pub fn open(path: &Path) -> Result<Pretrained, PretrainedError> {
 
 fn open_folder(dir: &Path) -> Result<Pretrained, PretrainedError> {
     let path = dir.join(CONFIG);
-    let text = std::fs::read_to_string(&path).map_err(|source| PretrainedError::Io {
-        what: "read",
-        path: path.clone(),
-        source,
-    })?;
-    let shape = Config::from_hf_json(&text).map_err(|source| WeightsError::Config { path, source })?;
+    let text = std::fs::read_to_string(&path).map_err(|source| PretrainedError::Io { what: "read", path, source })?;
+    let weights = weights::open(dir)?;
     let tokenizer = Tokenizer::load(dir)?;
     let chat = Chat::load(dir, &tokenizer)?;
     let mut files = Vec::new();
@@ -139,11 +135,11 @@ fn open_folder(dir: &Path) -> Result<Pretrained, PretrainedError> {
     let token_ids = TOKEN_IDS.iter().filter_map(|key| Some((key.to_string(), config.get(*key)?.clone()))).collect();
     let companions = Companions { files, token_ids };
     Ok(Pretrained {
-        config: shape,
+        config: weights.config.clone(),
         tokenizer: Arc::new(tokenizer),
         chat: chat.map(Arc::new),
         companions,
-        weights: Source::Folder(dir.into()),
+        weights: Source::Folder(weights),
     })
 }
 
@@ -189,7 +185,7 @@ impl Pretrained {
     /// **Errors** [`PretrainedError`], naming the file and the tensor.
     pub fn load(&self) -> Result<Checkpoint, PretrainedError> {
         match &self.weights {
-            Source::Folder(dir) => Ok(weights::load(dir)?),
+            Source::Folder(opened) => Ok(opened.load()),
             Source::Gguf(gguf) => Ok(gguf.load()?),
         }
     }

@@ -293,7 +293,7 @@ fn check_log_probabilities(kind: usize, precision: Precision) {
 
 #[test]
 fn gradients_do_not_depend_on_threads_paths_micro_batches_or_recomputation() {
-    for kind in 0..KINDS {
+    for kind in 0..=3 {
         let config = config(kind);
         let params = weights(&config);
         let rows: Vec<Vec<u32>> = (0..8).map(|i| ids(60 + i, 5 + (i as usize * 17) % 60, config.vocab)).collect();
