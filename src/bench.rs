@@ -9,6 +9,7 @@ use ragen_models::kv_cache::CacheId;
 use ragen_models::ops::gemm::{Left, Packed, Right, gemm};
 use ragen_models::ops::head::{PerTarget, Target};
 use ragen_models::optim::{AdamW, AdamWSettings};
+use ragen_models::params::Params;
 use ragen_models::random::Key;
 use ragen_models::sampler::{Sampling, Scratch};
 use ragen_models::token_tree::TokenTree;
@@ -16,6 +17,8 @@ use ragen_models::transformer::{Activations, Append, Config, Gradients, Precisio
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
+
+pub mod language;
 
 /// The shape of a small model: 4 layers, width 128, vocabulary 512.
 pub fn small() -> Config {
@@ -99,6 +102,7 @@ impl Order {
 pub struct Product {
     shape: (usize, usize, usize),
     order: Order,
+    precision: Precision,
     a: Vec<f32>,
     b: Vec<f32>,
     c: Vec<f32>,
@@ -107,25 +111,25 @@ pub struct Product {
 
 impl Product {
     /// C `[m, n]` = A `[m, k]` · B `[k, n]` of random numbers.
-    pub fn new(cpu: &Cpu, m: usize, k: usize, n: usize, order: Order) -> Self {
+    pub fn new(cpu: &Cpu, m: usize, k: usize, n: usize, order: Order, precision: Precision) -> Self {
         let b = matrix(2, k * n);
         let mut packed = Packed::default();
-        packed.transposed(cpu, Precision::F32, &b, n, k);
-        Product { shape: (m, k, n), order, a: matrix(1, m * k), b, c: vec![0.0; m * n], packed }
+        packed.transposed(cpu, precision, &b, n, k);
+        Product { shape: (m, k, n), order, precision, a: matrix(1, m * k), b, c: vec![0.0; m * n], packed }
     }
 
     /// Our product.
     pub fn ours(&mut self, cpu: &Cpu) {
-        let Product { shape: (m, k, n), order, a, b, c, packed } = self;
+        let Product { shape: (m, k, n), order, precision, a, b, c, packed } = self;
         let (m, k, n) = (*m, *k, *n);
         if *order == Order::Nt {
-            packed.transposed(cpu, Precision::F32, b, n, k);
+            packed.transposed(cpu, *precision, b, n, k);
         }
         let left = if *order == Order::Tn { Left::transposed(a, m) } else { Left::rows(a, k) };
         let right = if matches!(order, Order::Nt | Order::NtPacked) {
             Right::Packed(packed)
         } else {
-            Right::Rows(b, Precision::F32)
+            Right::Rows(b, *precision)
         };
         gemm(cpu, m, n, k, left, right, c, false);
     }
@@ -144,14 +148,14 @@ impl Product {
 }
 
 /// One product against its peer.
-fn measure_gemm(cpu: &Cpu, m: usize, k: usize, n: usize, order: Order) -> Value {
-    let mut product = Product::new(cpu, m, k, n, order);
+fn measure_gemm(cpu: &Cpu, m: usize, k: usize, n: usize, order: Order, precision: Precision) -> Value {
+    let mut product = Product::new(cpu, m, k, n, order, precision);
     let flops = product.flops();
     let rounds = (4e9 / flops).clamp(5.0, 200.0) as usize;
-    let mut line = json!({"m": m, "k": k, "n": n, "layout": order.name(), "dtype": "f32"});
+    let mut line = json!({"m": m, "k": k, "n": n, "layout": order.name(), "dtype": precision.name()});
     #[cfg(feature = "peers")]
     {
-        let mut other = Product::new(cpu, m, k, n, order);
+        let mut other = Product::new(cpu, m, k, n, order, Precision::F32);
         let seconds = alternate(rounds, &mut [&mut || product.ours(cpu), &mut || other.peer(cpu)]);
         line["gflops"] = json!(flops / seconds[0] / 1e9);
         line["peer"] = json!("gemm");
@@ -231,7 +235,12 @@ pub struct Train {
 impl Train {
     /// A fresh model of this shape and `rows` rows of `len` random tokens.
     pub fn new(cpu: &Cpu, shape: &Config, rows: usize, len: usize) -> Self {
-        let model = Transformer::new(cpu, shape.clone(), Transformer::initial(shape, 1), Precision::F32);
+        Train::with(cpu, shape, Transformer::initial(shape, 1), Precision::F32, rows, len)
+    }
+
+    /// The same with these weights and this precision.
+    pub fn with(cpu: &Cpu, shape: &Config, weights: Params, precision: Precision, rows: usize, len: usize) -> Self {
+        let model = Transformer::new(cpu, shape.clone(), weights, precision);
         Train {
             batch: tokens(3, rows, len, shape.vocab),
             optimiser: AdamW::new(AdamWSettings::default(), model.params().table.clone()),
@@ -239,6 +248,11 @@ impl Train {
             acts: Activations::default(),
             model,
         }
+    }
+
+    /// The model as it is trained.
+    pub fn into_model(self) -> Transformer {
+        self.model
     }
 
     /// One optimiser step over all rows, `micro` rows at a time.
@@ -279,8 +293,24 @@ impl Decode {
     /// A fresh model of this shape, `groups` prompts of `prompt` tokens, `new` tokens a sequence.
     pub fn new(cpu: &Cpu, shape: &Config, groups: usize, members: usize, prompt: usize, new: usize) -> Self {
         let model = Transformer::new(cpu, shape.clone(), Transformer::initial(shape, 1), Precision::F32);
-        let prompts = tokens(4, groups, prompt, shape.vocab);
+        Decode::over(model, groups, members, prompt, new)
+    }
+
+    /// The same over a model that is there.
+    pub fn over(model: Transformer, groups: usize, members: usize, prompt: usize, new: usize) -> Self {
+        let prompts = tokens(4, groups, prompt, model.config.vocab);
         Decode { model, prompts, members, new, logits: Vec::new() }
+    }
+
+    /// The same model with other sequences: `batch` prompts, one member each.
+    pub fn again(&mut self, batch: usize, prompt: usize, new: usize) {
+        self.prompts = tokens(4, batch, prompt, self.model.config.vocab);
+        (self.members, self.new) = (1, new);
+    }
+
+    /// The model.
+    pub fn into_model(self) -> Transformer {
+        self.model
     }
 
     /// Samples all sequences to their end.
@@ -364,8 +394,9 @@ pub fn run(cpu: &Cpu, name: &str, config: &Config, tell: &mut dyn FnMut(&str)) -
     for (m, k, n) in [(1024, 576, 1536), (256, 576, 1536), (4096, 128, 512), (32, 576, 1536), (32, 128, 512)] {
         let orders: &[Order] =
             if m == 32 { &[Order::NtPacked] } else { &[Order::Nn, Order::Nt, Order::Tn, Order::NtPacked] };
-        for &order in orders {
-            let line = measure_gemm(cpu, m, k, n, order);
+        let both = |&order| [(order, Precision::F32), (order, Precision::Bf16)];
+        for (order, precision) in orders.iter().flat_map(both) {
+            let line = measure_gemm(cpu, m, k, n, order, precision);
             let ours = line["gflops"].as_f64().unwrap_or(0.0);
             let versus = match line["peer_gflops"].as_f64() {
                 Some(peer) => {
@@ -374,7 +405,11 @@ pub fn run(cpu: &Cpu, name: &str, config: &Config, tell: &mut dyn FnMut(&str)) -
                 }
                 None => String::new(),
             };
-            tell(&format!("product {m}×{k}×{n} {:<9} {ours:7.1} GFLOP/s{versus}", order.name()));
+            tell(&format!(
+                "product {m}×{k}×{n} {:<9} {:<4} {ours:7.1} GFLOP/s{versus}",
+                order.name(),
+                precision.name()
+            ));
             products.push(line);
         }
     }

@@ -73,10 +73,12 @@ impl Memory {
     }
 }
 
-/// Rows of targets that the head works on at once: about 16 megabytes of logits, so that many rows pay for each reading of the
-/// head's weights.
+/// Rows of targets that the head works on at once: about a megabyte of logits, but with a large vocabulary as many rows as 64 MiB
+/// hold, up to 252. Each such round reads the head and reads and writes its whole gradient, which fewer rows would not pay for.
 pub fn head_rows(vocab: usize) -> usize {
-    ((1 << 22) / vocab).clamp(16, 1024)
+    // A multiple of 12, the rows of a register block (and of 2, so that bf16 takes the same pairs however rows are cut).
+    let large = (((1 << 24) / vocab).min(252) / 12 * 12).max(12);
+    ((1 << 18) / vocab / 12 * 12).clamp(large, 1020)
 }
 
 /// Tokens that are prefilled at once at most; longer prompts are appended in several passes, with the same bits.

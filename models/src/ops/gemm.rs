@@ -42,6 +42,14 @@ impl Precision {
         }
     }
 
+    /// The name that a configuration gives it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+        }
+    }
+
     /// Bytes of an element of a packed operand.
     pub fn bytes(self) -> usize {
         match self {

@@ -74,9 +74,14 @@ pub fn linear_bwd_input_wide(cpu: &Cpu, dx: &mut [f32], dy: &[f32], layer: &Line
     for (b, block) in w.chunks(WIDE_BLOCK * input).enumerate() {
         let left = Left { data: &dy[(b * WIDE_BLOCK).min(dy.len())..], row: out, step: 1 };
         gemm(cpu, rows, input, block.len() / input, left, Right::Rows(block, layer.precision()), &mut part, false);
-        for (sum, x) in sums.iter_mut().zip(&part) {
-            *sum += f64::from(*x);
-        }
+        let shards = Shards::new(&mut sums);
+        cpu.pool.split(part.len(), 1 << 14, 16, &|range| {
+            // SAFETY: pieces of the split do not overlap.
+            let sums = unsafe { shards.part(range.clone()) };
+            for (sum, x) in sums.iter_mut().zip(&part[range]) {
+                *sum += f64::from(*x);
+            }
+        });
     }
     for (x, sum) in dx.iter_mut().zip(sums) {
         *x = sum as f32;
