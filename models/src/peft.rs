@@ -132,8 +132,18 @@ pub fn describe(dir: &Path) -> Result<Description, PeftError> {
 ///
 /// **Errors** [`PeftError`], naming the file and the tensor.
 pub fn load(dir: &Path, config: &Config, lora: &Lora) -> Result<Params, PeftError> {
-    let mut params = Params::zeros(Arc::new(lora.table(config)));
     let path = dir.join(MODEL);
+    let table = lora.table(config);
+    // Before anything of that size is allocated: a number takes at least two bytes of the file.
+    let bytes =
+        std::fs::metadata(&path).map_err(|source| PeftError::Io { what: "read", path: path.clone(), source })?.len();
+    if table.len() as u64 > bytes / 2 + config.d_model as u64 + 1 {
+        return Err(content(
+            &path,
+            format!("{bytes} bytes do not hold the {} numbers that {CONFIG} asks for", table.len()),
+        ));
+    }
+    let mut params = Params::zeros(Arc::new(table));
     let mut missing: Vec<String> = params.table.entries.iter().map(|e| e.name.clone()).collect();
     read_into(&path, PREFIX, &mut params, &mut missing)?;
     let value_head = dir.join(VALUE_HEAD);
