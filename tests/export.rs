@@ -55,6 +55,27 @@ fn a_gguf_becomes_a_folder_and_a_folder_stays_as_it_is() {
 }
 
 #[test]
+fn weights_can_be_halved_and_split() {
+    let dir = tempfile::tempdir().unwrap();
+    let gguf = golden("gguf_models/llama_q4_1/model.gguf");
+    let form = ["--dtype", "bf16", "--shard-bytes", "40000", "--quiet"];
+    ok(dir.path(), &[&["export", &gguf, "first"], &form[..]].concat());
+    ok(dir.path(), &[&["export", "first", "second"], &form[..]].concat());
+    let first = files(&dir.path().join("first"));
+    assert!(first == files(&dir.path().join("second")));
+    let shards = first.keys().filter(|name| name.starts_with("model-0000")).count();
+    assert!(shards > 2 && first.contains_key("model.safetensors.index.json"), "{:?}", first.keys());
+    assert!(String::from_utf8_lossy(&first["config.json"]).contains("bfloat16"));
+    let load = |path: &Path| pretrained::open(path).unwrap().load().unwrap().params.data;
+    let (exact, halved) = (load(Path::new(&gguf)), load(&dir.path().join("first")));
+    for (exact, halved) in exact.iter().zip(&halved) {
+        assert!((exact - halved).abs() <= exact.abs() / 256.0, "{exact} became {halved}");
+    }
+    let refused = ragen(dir.path(), &["export", &gguf, "x", "--dtype", "f16"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
 fn files_beside_the_weights_go_along_byte_for_byte_also_through_a_run() {
     let dir = tempfile::tempdir().unwrap();
     ok(dir.path(), &["export", &golden("gguf_models/llama_q4_1/model.gguf"), "model", "--quiet"]);

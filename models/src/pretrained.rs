@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::gguf::{self, Gguf, GgufError};
 use crate::params::Params;
 use crate::tokenizer::{Tokenizer, TokenizerError};
-use crate::weights::{self, Checkpoint, WeightsError};
+use crate::weights::{self, Checkpoint, SaveOptions, WeightsError};
 use serde_json::{Map, Value, json};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -201,12 +201,20 @@ impl Companions {
         config: &Config,
         params: &Params,
         tokenizer: &Tokenizer,
+        options: SaveOptions,
     ) -> Result<(), PretrainedError> {
-        weights::save(dir, config, params)?;
+        weights::save_as(dir, config, params, options)?;
         if !self.token_ids.is_empty() {
-            let mut object: Map<String, Value> = serde_json::from_str(&config.to_hf_json()).unwrap_or_default();
+            let path = dir.join(CONFIG);
+            let text = std::fs::read_to_string(&path).map_err(|source| PretrainedError::Io {
+                what: "read",
+                path: path.clone(),
+                source,
+            })?;
+            // It was written a moment ago.
+            let mut object: Map<String, Value> = serde_json::from_str(&text).unwrap_or_default();
             object.extend(self.token_ids.clone());
-            write(&dir.join(CONFIG), format!("{:#}\n", Value::Object(object)).as_bytes())?;
+            write(&path, format!("{:#}\n", Value::Object(object)).as_bytes())?;
         }
         self.save_text(dir, tokenizer)
     }

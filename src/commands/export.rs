@@ -3,6 +3,7 @@
 use super::open::Source;
 use super::{Common, Failure, print, table, thousands};
 use ragen_models::peft;
+use ragen_models::weights::{SaveOptions, Stored};
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,11 +23,22 @@ pub struct Export {
     /// Keep the value head, which other programs do not know.
     #[arg(long)]
     value_head: bool,
+    /// Format of the weights: f32, or bf16 for half the bytes.
+    #[arg(long, value_name = "FORMAT", default_value = "f32")]
+    dtype: String,
+    /// Bytes of one weight file at most.
+    #[arg(long, value_name = "N", default_value_t = 2 << 30)]
+    shard_bytes: u64,
 }
 
 /// The command.
 pub fn run(common: &Common, what: &Export) -> Result<(), Failure> {
-    let to = what.to.as_path();
+    let stored = match what.dtype.as_str() {
+        "f32" => Stored::F32,
+        "bf16" => Stored::Bf16,
+        other => return Err(Failure::Usage(format!("--dtype {other} is neither f32 nor bf16"))),
+    };
+    let (to, options) = (what.to.as_path(), SaveOptions { stored, shard_bytes: what.shard_bytes });
     check_target(to)?;
     let source = Source::open(&what.from)?;
     let (companions, tokenizer) = (source.companions.clone(), source.tokenizer.clone());
@@ -52,7 +64,7 @@ pub fn run(common: &Common, what: &Export) -> Result<(), Failure> {
                 lora.merge(&checkpoint.config, &mut checkpoint.params, &params);
             }
             parameters = checkpoint.params.data.len();
-            companions.save(to, &checkpoint.config, &checkpoint.params, &tokenizer).map_err(|e| failed(&e))?;
+            companions.save(to, &checkpoint.config, &checkpoint.params, &tokenizer, options).map_err(|e| failed(&e))?;
         }
     }
     let files = written(to)?;

@@ -21,7 +21,7 @@ use ragen_models::peft;
 use ragen_models::pretrained::{self, Companions, Pretrained};
 use ragen_models::tokenizer::Tokenizer;
 use ragen_models::transformer::{Config as Shape, Transformer};
-use ragen_models::weights::Checkpoint;
+use ragen_models::weights::{Checkpoint, SaveOptions};
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -408,7 +408,7 @@ impl Belongings {
     pub fn save(&self, folder: &Path, policy: &Model) -> Result<(), String> {
         let Belongings { tokenizer, companions, base } = self;
         let saved = match policy.model().lora() {
-            None => companions.save(folder, policy.config(), policy.params(), tokenizer),
+            None => companions.save(folder, policy.config(), policy.params(), tokenizer, SaveOptions::default()),
             Some(lora) => {
                 let of = peft::Description { lora: lora.clone(), base: base.clone() };
                 peft::save(folder, &of, policy.trained()).map_err(|e| e.to_string())?;
