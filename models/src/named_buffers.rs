@@ -48,7 +48,7 @@ pub fn write(file: &mut impl Write, note: &str, buffers: &[(&str, &[f32])]) -> i
 ///
 /// Nothing is allocated beyond the file's own length.
 ///
-/// **Errors** [`NamedBuffersError`] when the file is not what [`write`] makes.
+/// **Errors** [`NamedBuffersError`] when the file is not what [`write()`] makes.
 pub fn load(path: &Path) -> Result<(String, NamedBuffers), NamedBuffersError> {
     let bad = |reason: &str| NamedBuffersError::Format(reason.to_string());
     let file = File::open(path)?;

@@ -162,29 +162,40 @@ impl Source {
     /// A model folder, a GGUF file or a folder of adapters.
     pub fn open_kept(path: &Path) -> Result<Source, Failure> {
         if !path.join(peft::CONFIG).is_file() {
-            let kept = pretrained::open(path).map_err(|e| Failure::Usage(e.to_string()))?;
-            let base = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string();
-            return Ok(Source {
-                shape: kept.config.clone(),
-                tokenizer: kept.tokenizer.clone(),
-                chat: kept.chat.clone(),
-                companions: kept.companions.clone(),
-                base,
-                weights: Weights::Kept(Box::new(kept)),
-                adapters: None,
-                _unpacked: None,
-            });
+            return Source::open_whole(path);
         }
         let peft::Description { lora, base } = peft::describe(path).map_err(|e| Failure::Usage(e.to_string()))?;
-        let mut source = Source::open(&base).map_err(|e| {
-            let why = e.text().unwrap_or_default();
-            Failure::Usage(format!("{}: base_model_name_or_path: {why}", path.join(peft::CONFIG).display()))
-        })?;
+        let of_config = |why: &str| Failure::Usage(format!("{}: {why}", path.join(peft::CONFIG).display()));
+        let mut source = match base.as_str() {
+            // Adapters may lie in the very folder of their base.
+            "" if pretrained::is_model(path) => Source::open_whole(path)?,
+            "" => return Err(of_config("base_model_name_or_path is empty; name the folder of the base model")),
+            base => Source::open(base).map_err(|e| match e {
+                Failure::Usage(why) => of_config(&format!("base_model_name_or_path: {why}")),
+                other => other,
+            })?,
+        };
         if source.adapters.is_some() {
-            return Err(Failure::Usage(format!("{}: {base} is no base but has adapters itself", path.display())));
+            return Err(of_config(&format!("{base} is no base but has adapters itself")));
         }
         source.adapters = Some((path.to_path_buf(), lora));
         Ok(source)
+    }
+
+    /// A model folder or a GGUF file.
+    fn open_whole(path: &Path) -> Result<Source, Failure> {
+        let kept = pretrained::open(path).map_err(|e| Failure::Usage(e.to_string()))?;
+        let base = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string();
+        Ok(Source {
+            shape: kept.config.clone(),
+            tokenizer: kept.tokenizer.clone(),
+            chat: kept.chat.clone(),
+            companions: kept.companions.clone(),
+            base,
+            weights: Weights::Kept(Box::new(kept)),
+            adapters: None,
+            _unpacked: None,
+        })
     }
 
     /// The shape of what is computed: with the value head that the estimator needs or adapters bring.
