@@ -209,7 +209,8 @@ fn read_bandwidth(cpu: &Cpu) -> f64 {
     let mut body = || {
         cpu.pool.run(64, &|i| {
             let part = &buffer[i << 20..(i + 1) << 20];
-            let sum = part.chunks_exact(16).fold([0.0f32; 16], |sum, x| std::array::from_fn(|j| sum[j] + x[j]));
+            // So many sums that the additions wait for memory, never for each other.
+            let sum = part.chunks_exact(64).fold([0.0f32; 64], |sum, x| std::array::from_fn(|j| sum[j] + x[j]));
             sums[i].store(sum[0].to_bits().into(), Ordering::Relaxed);
         });
     };

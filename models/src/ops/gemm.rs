@@ -571,8 +571,17 @@ mod tests {
 
     #[test]
     fn equals_its_definition_bit_for_bit_on_every_path_layout_and_thread_count() {
-        let sizes =
-            [(1, 1, 1), (1, 33, 31), (7, 16, 5), (12, 32, 300), (13, 47, 257), (64, 96, 96), (131, 70, 513), (3, 5, 0)];
+        let sizes = [
+            (1, 1, 1),
+            (1, 33, 31),
+            (7, 16, 5),
+            (12, 32, 300),
+            (13, 47, 257),
+            (64, 96, 96),
+            (131, 70, 513),
+            (3, 5, 0),
+            (5, 19, 1601), // several blocks of k
+        ];
         for precision in [Precision::F32, Precision::Bf16] {
             for (m, n, k) in sizes {
                 let (x, w) = (matrix(1, m * k), matrix(2, n * k));
