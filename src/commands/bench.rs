@@ -26,7 +26,9 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
             closed = print(&format!("{line}\n"));
         }
     };
-    if standard.is_some() || !config.model.path.is_empty() {
+    // A configuration may name a model as well; then its shape is asked for, as it always was.
+    let asked = name.is_none() && changes.iter().any(|change| change.starts_with("model.path="));
+    if standard.is_some() || (asked && !config.model.path.is_empty()) {
         let (name, checkpoint) = match standard {
             Some(config) => (SMOLLM2.to_string(), Checkpoint { params: Transformer::initial(&config, 1), config }),
             None => (config.model.path.clone(), open::Source::open(&config.model.path)?.load()?.checkpoint),
