@@ -37,7 +37,8 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     let mut config = configure(common, options, of_run)?;
     open::check_device(&config)?;
     let (Prepared { source, context, .. }, settled) = Prepared::new(Source::open(&options.model)?, &mut config, false)?;
-    let Opened { mut policy, tokenizer, .. } = source.assemble(&config, &config.optim, false)?;
+    let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, false)?;
+    let tokenizer = belongings.tokenizer;
     let mut envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
     let run = match &common.run {
         None if of_run => RunDir::open(path)?,

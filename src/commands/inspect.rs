@@ -27,7 +27,8 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     if !common.quiet {
         print(&format!("{}\n\n", plan.line()))?;
     }
-    let Opened { mut policy, tokenizer, .. } = source.assemble(&config, &config.optim, plan.work.recompute)?;
+    let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, plan.work.recompute)?;
+    let tokenizer = belongings.tokenizer;
     let trainer = Trainer::new(settled, context)?;
     let (first, speed) = first_turns(&mut policy, &trainer, &config)?;
     let memory = plan.memory.parts().into_iter().chain([("total", plan.memory.total())]);

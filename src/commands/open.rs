@@ -247,8 +247,12 @@ impl Source {
     pub fn assemble(self, config: &Config, optim: &Optim, recompute: bool) -> Result<Opened, Failure> {
         let cpu = Arc::new(Cpu::new(config.run.threads).map_err(Failure::Usage)?);
         let (precision, positions) = (config.model.dtype, self.positions(config));
-        let (shape, tokenizer, chat) = (self.shape_for(config), self.tokenizer.clone(), self.chat.clone());
-        let (companions, base) = (self.companions.clone(), self.base.clone());
+        let (shape, chat) = (self.shape_for(config), self.chat.clone());
+        let belongings = Belongings {
+            tokenizer: self.tokenizer.clone(),
+            companions: self.companions.clone(),
+            base: self.base.clone(),
+        };
         let Loaded { checkpoint, adapters } = self.load()?;
         let value_model = config.model.value_model.then(|| {
             let Checkpoint { config, params } = checkpoint.clone().with_value_head();
@@ -270,7 +274,7 @@ impl Source {
             policy = policy.with_value_model(value_model, config.model.value_lr_factor);
         }
         policy.set_recompute(recompute);
-        Ok(Opened { policy, tokenizer, chat, companions, base })
+        Ok(Opened { policy, chat, belongings })
     }
 }
 
@@ -385,14 +389,10 @@ fn adamw(optim: &Optim) -> AdamWSettings {
 pub struct Opened {
     /// The policy.
     pub policy: Model,
-    /// Its tokenizer.
-    pub tokenizer: Arc<Tokenizer>,
     /// Its chat template, if it brings one.
     pub chat: Option<Arc<Chat>>,
-    /// What lay beside its weights.
-    pub companions: Companions,
-    /// The model that adapters add to.
-    pub base: String,
+    /// What is saved with it.
+    pub belongings: Belongings,
 }
 
 /// What a saved model has beside its policy.
@@ -404,14 +404,6 @@ pub struct Belongings {
     pub companions: Companions,
     /// The model that adapters add to.
     pub base: String,
-}
-
-impl Opened {
-    /// What belongs to the policy when it is saved.
-    pub fn belongings(&self) -> Belongings {
-        let Opened { tokenizer, companions, base, .. } = self;
-        Belongings { tokenizer: tokenizer.clone(), companions: companions.clone(), base: base.clone() }
-    }
 }
 
 impl Belongings {

@@ -18,7 +18,8 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let mut config = what.load(common)?;
     open::check_device(&config)?;
     let (Prepared { source, context, .. }, settled) = Prepared::new(open::source(&config)?, &mut config, false)?;
-    let Opened { mut policy, tokenizer, .. } = source.assemble(&config, &config.optim, false)?;
+    let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, false)?;
+    let tokenizer = belongings.tokenizer;
     let mut envs = EnvManager::new(&config.env.train, &config.envs, Mode::Train)?;
     let name = format!("{}-rollout", config.run.name);
     let run = RunDir::create(common.run.as_deref(), &name, config.run.seed, &settings::to_toml(&config))?;

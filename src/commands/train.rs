@@ -41,8 +41,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         }
         None => (source.assemble(&config, &config.optim, plan.work.recompute)?, None, None),
     };
-    let belongings = opened.belongings();
-    let Opened { mut policy, .. } = opened;
+    let Opened { mut policy, belongings, .. } = opened;
     let mut trainer = Trainer::new(settled, context)?;
     if let Some(state) = state {
         trainer.resume(state);

@@ -21,9 +21,8 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let config = what.load(common)?;
     open::check_device(&config)?;
     let opened = Source::fresh(&config)?.assemble(&config, &config.warmstart.optim, false)?;
-    let belongings = opened.belongings();
-    let Opened { mut policy, tokenizer, chat, .. } = opened;
-    let context = ContextManager::new(&config, tokenizer, chat, policy.config().max_positions)?;
+    let Opened { mut policy, chat, belongings } = opened;
+    let context = ContextManager::new(&config, belongings.tokenizer.clone(), chat, policy.config().max_positions)?;
     let mut val_envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
     let name = format!("{}-warmstart", config.run.name);
     let run = RunDir::create(common.run.as_deref(), &name, config.run.seed, &settings::to_toml(&config))?;
