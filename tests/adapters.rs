@@ -46,7 +46,10 @@ fn resumes(dir: &Path, what: &str) {
 #[test]
 fn adapters_are_trained_saved_resumed_and_evaluated() {
     let dir = tempfile::tempdir().unwrap();
-    resumes(dir.path(), "model.lora.rank=4 optim.lr=0.01 update.loss.kl.coef=0.01 algorithm.estimator=gae");
+    resumes(
+        dir.path(),
+        "model.lora.rank=4 model.dtype=bf16 optim.lr=0.01 update.loss.kl.coef=0.01 algorithm.estimator=gae",
+    );
     let checkpoint = dir.path().join("whole/checkpoints/step-000004");
     assert!(checkpoint.join("adapter_model.safetensors").exists() && !checkpoint.join("model.safetensors").exists());
     let config: Value = serde_json::from_slice(&fs::read(checkpoint.join("adapter_config.json")).unwrap()).unwrap();
