@@ -31,12 +31,16 @@ pub enum RolloutError {
     AllBroken(EnvError),
     /// Not one first prompt leaves room for a response.
     #[error(
-        "no first prompt fits: the shortest has {prompt_tokens} tokens, and with rollout.response_tokens that is more than \
-         rollout.model_tokens (or than the model was made for); raise the one or lower the other"
+        "no first prompt fits: the shortest has {prompt_tokens} tokens, which with rollout.response_tokens = {response_tokens} is more \
+         than the context of {context_tokens} (the smaller of rollout.model_tokens and the model's own max_position_embeddings)"
     )]
     NoRoom {
         /// Length of the shortest first prompt.
         prompt_tokens: usize,
+        /// `rollout.response_tokens`.
+        response_tokens: usize,
+        /// The context that they must fit into.
+        context_tokens: usize,
     },
 }
 
@@ -159,7 +163,8 @@ pub fn play(
     rollout.trajectories = done.into_values().collect();
     let never_played = rollout.trajectories.iter().all(|t| t.turns.is_empty() && t.outcome.context_full);
     if let (true, Some(prompt_tokens)) = (never_played, rollout.trajectories.iter().map(Trajectory::n_tokens).min()) {
-        return Err(RolloutError::NoRoom { prompt_tokens });
+        let (response_tokens, context_tokens) = (how.context.response_tokens, how.context.context_tokens);
+        return Err(RolloutError::NoRoom { prompt_tokens, response_tokens, context_tokens });
     }
     rollout.metrics = measure(&rollout, envs);
     Ok(rollout)

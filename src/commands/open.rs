@@ -215,7 +215,8 @@ impl Source {
     /// The memory plan of a run with this model.
     pub fn plan(&self, config: &Config, context: &ContextManager, trains: bool) -> Result<Plan, Failure> {
         let cpu = Cpu::new(config.run.threads).map_err(Failure::Usage)?;
-        let lengths = plan::Lengths::measure(config, context)?;
+        // Nothing has started yet, so what cannot be played is a matter of the configuration.
+        let lengths = plan::Lengths::measure(config, context).map_err(|e| Failure::Usage(e.to_string()))?;
         let lora = self.adapters.as_ref().map(|(_, lora)| lora.clone()).or_else(|| config.model.lora.settings());
         let budget = match config.run.memory_bytes {
             0 => plan::machine_bytes().unwrap_or(usize::MAX),

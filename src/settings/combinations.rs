@@ -166,8 +166,8 @@ fn update(found: &mut Found, config: &Config) {
     if filters && alone && matches!(filter.metric, Metric::RewardVariance | Metric::EntropyVariance) {
         found.add("filter.metric", "is the spread within a group, but env.train.group_size is 1");
     }
-    let optims = [("optim", &config.optim, config.run.steps), ("warmstart.optim", &config.warmstart.optim, u64::MAX)];
-    for (path, optim, steps) in optims {
+    let optims = [("optim", &config.optim), ("warmstart.optim", &config.warmstart.optim)];
+    for (path, optim) in optims {
         for (i, beta) in optim.betas.iter().enumerate() {
             if *beta >= 1.0 {
                 found.add(&format!("{path}.betas"), format!("beta {} is {beta}, it must be below 1", i + 1));
@@ -175,11 +175,6 @@ fn update(found: &mut Found, config: &Config) {
         }
         if optim.eps <= 0.0 {
             found.add(&format!("{path}.eps"), "must be above 0");
-        }
-        if optim.warmup_steps > steps && steps > 0 {
-            let text =
-                format!("{} is more than run.steps, which is {steps}: the rate would never arrive", optim.warmup_steps);
-            found.add(&format!("{path}.warmup_steps"), text);
         }
     }
 }
