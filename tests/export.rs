@@ -124,3 +124,25 @@ fn adapters_are_merged_or_kept_apart() {
     let refused = ragen(dir.path(), &["export", "sokoban", "merged"]);
     assert_eq!(refused.status.code(), Some(2), "nothing is overwritten");
 }
+
+#[test]
+fn a_model_that_could_not_listen_or_stop_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    ok(dir.path(), &["export", &golden("gguf_models/qwen2_f16/model.gguf"), "model", "--quiet"]);
+    let refused = |name: &str, text: &str, wanted: &str| {
+        let path = dir.path().join("model").join(name);
+        let before = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text).unwrap();
+        let output = ragen(dir.path(), &["export", "model", "again"]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(wanted), "{error}");
+        fs::write(&path, before).unwrap();
+    };
+    for template in ["", "hello", "{{ messages[0].role }}"] {
+        let text = format!(r#"{{"chat_template": "{template}"}}"#);
+        refused("tokenizer_config.json", &text, "does not show a user's message");
+    }
+    refused("generation_config.json", r#"{"eos_token_id": [1, 1000000000]}"#, "eos_token_id 1000000000 is no token");
+    ok(dir.path(), &["export", "model", "again", "--quiet"]);
+}

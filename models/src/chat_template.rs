@@ -32,14 +32,6 @@ pub enum ChatTemplateError {
         /// Why.
         source: std::io::Error,
     },
-    /// A file cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
     /// A file does not say what it should.
     #[error("{}: {problem}", path.display())]
     File {
@@ -57,6 +49,12 @@ pub enum ChatTemplateError {
         line: Option<usize>,
         /// What the template engine, or the template itself, says.
         problem: String,
+    },
+    /// The template leaves out what is said to the model.
+    #[error("the chat template {name} does not show a user's message, so the model would never read the task")]
+    Deaf {
+        /// Where it comes from.
+        name: String,
     },
     /// The template does not show an assistant's message once, so a conversation cannot be continued behind it.
     #[error(
@@ -134,8 +132,6 @@ pub struct Chat {
     /// The ids that end a response, ascending: those of generation_config.json, config.json and tokenizer_config.json and
     /// the control token that the template writes behind an assistant's message. That one of them also pads does not matter.
     pub stop_ids: Vec<u32>,
-    /// Files that it was made from, by name; saving writes them as they were.
-    files: Vec<(String, Vec<u8>)>,
 }
 
 /// Private characters that stand for something while a template runs.

@@ -16,8 +16,12 @@ impl Cpu {
     ///
     /// **Errors** when `RAGEN_ISA` names a path that this machine lacks.
     pub fn new(threads: usize) -> Result<Self, String> {
-        let threads = if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
-        Ok(Cpu { isa: Isa::from_env()?, pool: Pool::new(threads) })
+        Ok(Cpu { isa: Isa::from_env()?, pool: Pool::new(Cpu::threads(threads)) })
+    }
+
+    /// How many threads [`Cpu::new`] starts when it is asked for so many.
+    pub fn threads(asked: usize) -> usize {
+        if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, |n| n.get()) }
     }
 
     /// A given path and number of threads.

@@ -59,6 +59,16 @@ pub enum PretrainedError {
         /// Vocabulary of the model.
         model: usize,
     },
+    /// A token that ends a response can never be sampled.
+    #[error("{}: eos_token_id {id} is no token of the model, which knows {model}", path.display())]
+    StopToken {
+        /// The folder or file.
+        path: PathBuf,
+        /// The id.
+        id: u32,
+        /// Vocabulary of the model.
+        model: usize,
+    },
     /// The file system refused.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
@@ -109,9 +119,13 @@ pub fn is_model(path: &Path) -> bool {
 pub fn open(path: &Path) -> Result<Pretrained, PretrainedError> {
     let opened = if path.is_dir() { open_folder(path)? } else { open_gguf(path)? };
     let (tokenizer, model) = (opened.tokenizer.vocab(), opened.config.vocab);
-    match tokenizer > model {
-        true => Err(PretrainedError::Vocabulary { path: path.to_path_buf(), tokenizer, model }),
-        false => Ok(opened),
+    if tokenizer > model {
+        return Err(PretrainedError::Vocabulary { path: path.to_path_buf(), tokenizer, model });
+    }
+    let stop_ids = opened.chat.iter().flat_map(|chat| &chat.stop_ids);
+    match stop_ids.copied().find(|id| *id as usize >= model) {
+        Some(id) => Err(PretrainedError::StopToken { path: path.to_path_buf(), id, model }),
+        None => Ok(opened),
     }
 }
 

@@ -166,7 +166,7 @@ fn check_folder(name: &str, dir: &Path) {
     let chat = Chat::load(dir, &tokenizer).unwrap().unwrap();
     check_chat(&golden, &tokenizer, &chat);
     check_harmless(&golden, &tokenizer, &chat);
-    let bos = golden.bos_token.and_then(|text| tokenizer.id(&text));
+    let bos = golden.bos_token.as_ref().and_then(|text| tokenizer.id(text));
     let again = Chat::from_parts("again", chat.template.source(), bos, &chat.stop_ids, &tokenizer).unwrap();
     assert_eq!(again.stop_ids, chat.stop_ids);
     let messages = [Message::new("user", "a")];
@@ -177,9 +177,8 @@ fn check_folder(name: &str, dir: &Path) {
     // Saved and loaded it is the same.
     let saved = tempfile::tempdir().unwrap();
     tokenizer.save(saved.path()).unwrap();
-    again.save(saved.path()).unwrap();
-    let back = Chat::load(saved.path(), &Tokenizer::load(saved.path()).unwrap()).unwrap().unwrap();
-    assert_eq!((back.template.source(), &back.stop_ids), (chat.template.source(), &chat.stop_ids));
+    let back = Tokenizer::load(saved.path()).unwrap();
+    check_text(&golden, &back);
 }
 
 /// Every file of the folder has a test here.

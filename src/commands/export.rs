@@ -1,6 +1,6 @@
 //! `ragen export`: a model, or what a run has trained, as other programs load it.
 
-use super::open::Source;
+use super::open::{Loaded, Source};
 use super::{Common, Failure, print, table, thousands};
 use ragen_models::peft;
 use ragen_models::weights::{SaveOptions, Stored};
@@ -42,30 +42,22 @@ pub fn run(common: &Common, what: &Export) -> Result<(), Failure> {
     check_target(to)?;
     let source = Source::open(&what.from)?;
     let (companions, tokenizer) = (source.companions.clone(), source.tokenizer.clone());
-    let base = source.base.clone();
-    let loaded = source.load()?;
     let failed = |e: &dyn std::fmt::Display| Failure::Run(e.to_string());
     let parameters;
-    match (loaded.adapters, what.adapters) {
-        (None, true) => {
-            return Err(Failure::Usage(format!("--adapters: {} has none", what.from)));
+    if what.adapters {
+        let (lora, params) =
+            source.load_adapters()?.ok_or_else(|| Failure::Usage(format!("--adapters: {} has none", what.from)))?;
+        parameters = params.data.len();
+        peft::save(to, &peft::Description { lora, base: source.base }, &params).map_err(|e| failed(&e))?;
+        companions.save_text(to, &tokenizer).map_err(|e| failed(&e))?;
+    } else {
+        let Loaded { checkpoint, adapters } = source.load()?;
+        let mut checkpoint = if what.value_head { checkpoint } else { checkpoint.without_value_head() };
+        if let Some((lora, params)) = adapters {
+            lora.merge(&checkpoint.config, &mut checkpoint.params, &params);
         }
-        (Some((lora, params)), true) => {
-            parameters = params.data.len();
-            peft::save(to, &peft::Description { lora, base }, &params).map_err(|e| failed(&e))?;
-            companions.save_text(to, &tokenizer).map_err(|e| failed(&e))?;
-        }
-        (adapters, false) => {
-            let mut checkpoint = match what.value_head {
-                true => loaded.checkpoint,
-                false => loaded.checkpoint.without_value_head(),
-            };
-            if let Some((lora, params)) = adapters {
-                lora.merge(&checkpoint.config, &mut checkpoint.params, &params);
-            }
-            parameters = checkpoint.params.data.len();
-            companions.save(to, &checkpoint.config, &checkpoint.params, &tokenizer, options).map_err(|e| failed(&e))?;
-        }
+        parameters = checkpoint.params.data.len();
+        companions.save(to, &checkpoint.config, &checkpoint.params, &tokenizer, options).map_err(|e| failed(&e))?;
     }
     let files = written(to)?;
     if !common.quiet {

@@ -214,7 +214,6 @@ impl Source {
 
     /// The memory plan of a run with this model.
     pub fn plan(&self, config: &Config, context: &ContextManager, trains: bool) -> Result<Plan, Failure> {
-        let cpu = Cpu::new(config.run.threads).map_err(Failure::Usage)?;
         // Nothing has started yet, so what cannot be played is a matter of the configuration.
         let lengths = plan::Lengths::measure(config, context).map_err(|e| Failure::Usage(e.to_string()))?;
         let lora = self.adapters.as_ref().map(|(_, lora)| lora.clone()).or_else(|| config.model.lora.settings());
@@ -222,7 +221,7 @@ impl Source {
             0 => plan::machine_bytes().unwrap_or(usize::MAX),
             given => given,
         };
-        Plan::new(config, &self.shape_for(config), lora, lengths, trains, cpu.pool.threads(), budget)
+        Plan::new(config, &self.shape_for(config), lora, lengths, trains, Cpu::threads(config.run.threads), budget)
             .map_err(|e| Failure::Usage(e.to_string()))
     }
 
@@ -232,16 +231,13 @@ impl Source {
             Weights::Fresh(seed) => Checkpoint { params: Transformer::initial(&self.shape, seed), config: self.shape },
             Weights::Kept(kept) => kept.load().map_err(|e| Failure::Usage(e.to_string()))?,
         };
-        let adapters = match self.adapters {
-            None => None,
-            Some((path, lora)) => {
-                let value_head = checkpoint.config.value_head || peft::has_value_head(&path);
-                let shape = Shape { value_head, ..checkpoint.config.clone() };
-                let params = peft::load(&path, &shape, &lora).map_err(|e| Failure::Usage(e.to_string()))?;
-                Some((lora, params))
-            }
-        };
+        let adapters = self.adapters.map(|saved| load_adapters(&checkpoint.config, saved)).transpose()?;
         Ok(Loaded { checkpoint, adapters })
+    }
+
+    /// Loads the adapters alone, if there are any; the base is not read.
+    pub fn load_adapters(&self) -> Result<Option<(Lora, Params)>, Failure> {
+        self.adapters.clone().map(|saved| load_adapters(&self.shape, saved)).transpose()
     }
 
     /// Loads the weights and makes of them the policy that the configuration asks for.
@@ -330,6 +326,13 @@ fn unpack(name: &str, files: Files) -> Result<Unpacked, Failure> {
         .and_then(|()| files.iter().try_for_each(|(file, bytes)| fs::write(folder.join(file), bytes)));
     written.map_err(|e| Failure::Run(format!("cannot unpack the shipped model into {}: {e}", folder.display())))?;
     Ok(Unpacked(folder))
+}
+
+/// The adapters in a folder, for a base of this shape; a value head beside them is among them.
+fn load_adapters(base: &Shape, (path, lora): (PathBuf, Lora)) -> Result<(Lora, Params), Failure> {
+    let shape = Shape { value_head: base.value_head || peft::has_value_head(&path), ..base.clone() };
+    let params = peft::load(&path, &shape, &lora).map_err(|e| Failure::Usage(e.to_string()))?;
+    Ok((lora, params))
 }
 
 /// The adapters to train: those that were saved, or fresh ones as `[model.lora]` says.

@@ -1,11 +1,10 @@
-//! Where a model keeps its template and its special tokens, and how they are saved again.
+//! Where a model keeps its template and its special tokens. Whoever saves the model writes those files again as they were.
 
-use super::{Chat, ChatTemplate, ChatTemplateError};
-use crate::atomic_file;
+use super::{Chat, ChatTemplate, ChatTemplateError, Message};
 use crate::tokenizer::Tokenizer;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 
 const TEMPLATE: &str = "chat_template.jinja";
@@ -35,16 +34,8 @@ impl Chat {
     ///
     /// **Errors** [`ChatTemplateError`].
     pub fn load(dir: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>, ChatTemplateError> {
-        let mut files = Vec::new();
-        let mut read = |name: &str| -> Result<Option<String>, ChatTemplateError> {
-            let text = read_text(dir, name)?;
-            files.extend(text.iter().map(|text| (name.to_string(), text.clone().into_bytes())));
-            Ok(text)
-        };
-        let (jinja, tokenizer_config) = (read(TEMPLATE)?, read(TOKENIZER_CONFIG)?);
-        let generation_config = read(GENERATION_CONFIG)?;
-        let tokenizer_config = parse(dir, TOKENIZER_CONFIG, tokenizer_config)?;
-        let found = match jinja {
+        let tokenizer_config = parse(dir, TOKENIZER_CONFIG, read_text(dir, TOKENIZER_CONFIG)?)?;
+        let found = match read_text(dir, TEMPLATE)? {
             Some(source) => Some((dir.join(TEMPLATE), source)),
             None => default_template(dir, &tokenizer_config["chat_template"])?
                 .map(|source| (dir.join(TOKENIZER_CONFIG), source)),
@@ -59,19 +50,18 @@ impl Chat {
         }
         let mut stop_ids = BTreeSet::new();
         stop_ids.extend(tokens.get("eos_token").and_then(|text| tokenizer.id(text)));
-        let generation_config = parse(dir, GENERATION_CONFIG, generation_config)?;
-        let config = parse(dir, CONFIG, read_text(dir, CONFIG)?)?;
-        for (name, value) in [(GENERATION_CONFIG, generation_config), (CONFIG, config)] {
+        for name in [GENERATION_CONFIG, CONFIG] {
+            let value = parse(dir, name, read_text(dir, name)?)?;
             stop_ids.extend(eos_ids(dir, name, &value["eos_token_id"])?);
         }
         let template = ChatTemplate::new(&path.display().to_string(), &source, tokens)?;
-        Ok(Some(Chat::new(template, stop_ids, files, tokenizer)))
+        Chat::new(template, stop_ids, tokenizer).map(Some)
     }
 
     /// From what a file of another kind says: the template's text, the first and the ending tokens; `name` is what errors
     /// call it.
     ///
-    /// **Errors** [`ChatTemplateError::Template`].
+    /// **Errors** [`ChatTemplateError::Template`] and [`ChatTemplateError::Deaf`].
     pub fn from_parts(
         name: &str,
         source: &str,
@@ -82,37 +72,23 @@ impl Chat {
         let mut tokens = BTreeMap::new();
         tokens.extend(bos_id.map(|id| ("bos_token".to_string(), tokenizer.decode(&[id]))));
         tokens.extend(eos_ids.first().map(|id| ("eos_token".to_string(), tokenizer.decode(&[*id]))));
-        let mut config = json!(tokens);
-        config["chat_template"] = source.into();
-        let text = |value: &Value| format!("{value:#}\n").into_bytes();
-        let files = vec![
-            (TOKENIZER_CONFIG.to_string(), text(&config)),
-            (GENERATION_CONFIG.to_string(), text(&json!({"eos_token_id": eos_ids}))),
-        ];
         let template = ChatTemplate::new(name, source, tokens)?;
-        Ok(Chat::new(template, eos_ids.iter().copied().collect(), files, tokenizer))
+        Chat::new(template, eos_ids.iter().copied().collect(), tokenizer)
     }
 
     fn new(
         template: ChatTemplate,
         mut stop_ids: BTreeSet<u32>,
-        files: Vec<(String, Vec<u8>)>,
         tokenizer: &Tokenizer,
-    ) -> Self {
-        stop_ids.extend(template.end_of_turn(tokenizer));
-        Chat { template, stop_ids: stop_ids.into_iter().collect(), files }
-    }
-
-    /// Writes its files into an existing folder, each atomically and as it was read.
-    ///
-    /// **Errors** [`ChatTemplateError::Write`].
-    pub fn save(&self, dir: &Path) -> Result<(), ChatTemplateError> {
-        for (name, bytes) in &self.files {
-            let path = dir.join(name);
-            atomic_file::write(&path, |file| file.write_all(bytes))
-                .map_err(|source| ChatTemplateError::Write { path, source })?;
+    ) -> Result<Self, ChatTemplateError> {
+        // A template may refuse a lone user's message; one that takes it must show it.
+        let said = "\u{e000}";
+        match template.render(&[Message::new("user", said)], true, &Map::new()) {
+            Ok(text) if !text.contains(said) => return Err(ChatTemplateError::Deaf { name: template.name }),
+            _ => {}
         }
-        Ok(())
+        stop_ids.extend(template.end_of_turn(tokenizer));
+        Ok(Chat { template, stop_ids: stop_ids.into_iter().collect() })
     }
 }
 
