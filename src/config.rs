@@ -382,7 +382,7 @@ pub struct Update {
     pub mini_batches: usize,
     /// Rows of one forward and backward at most; 0 goes by tokens alone.
     pub micro_batch: usize,
-    /// Tokens of one forward and backward at most (a longer row goes alone). Bounds memory; changes no result.
+    /// Tokens of one forward and backward at most (a longer row goes alone). Bounds memory; changes gradients by rounding only.
     pub micro_batch_tokens: usize,
     /// The same, a prompt that rows share counted once; 0: as the memory plan says.
     pub packed_tokens: usize,

@@ -149,8 +149,8 @@ pub const KEYS: &[Key] = &[
 
     key("update.mini_batch", Whole(1, 1 << 32), "trajectories", "Rows of one optimiser step at most; a step's rows are split in order, as evenly as can be.", "ppo_mini_batch_size"),
     key("update.mini_batches", Whole(0, 1 << 32), "", "Optimiser steps a pass, whatever the number of rows; 0 goes by `mini_batch`.", ""),
-    key("update.micro_batch", Whole(0, 1 << 32), "rows", "Rows of one forward and backward at most; 0 goes by tokens alone. Changes no result.", "micro_batch_size_per_gpu"),
-    key("update.micro_batch_tokens", Whole(1, 1 << 32), "tokens", "Tokens of one forward and backward at most (a longer row goes alone). Bounds memory; changes no result.", ""),
+    key("update.micro_batch", Whole(0, 1 << 32), "rows", "Rows of one forward and backward at most; 0 goes by tokens alone. Changes gradients by rounding only.", "micro_batch_size_per_gpu"),
+    key("update.micro_batch_tokens", Whole(1, 1 << 32), "tokens", "Tokens of one forward and backward at most (a longer row goes alone). Bounds memory; changes gradients by rounding only.", ""),
     key("update.packed_tokens", Whole(0, 1 << 32), "tokens", "As `micro_batch_tokens`, but a prompt that rows share counts once; 0: as many as the memory plan has room for. Where prompts are shared decides how gradients round, so the choice is written into the run's configuration.", ""),
     key("update.recompute", Word(&["auto", "none", "layer"]), "", "Compute blocks again in the backward instead of keeping them: `auto` only if they do not all fit. Changes no result.", "enable_gradient_checkpointing"),
     key("update.epochs", Whole(1, 1 << 16), "passes", "Passes over a step's rows.", "actor.ppo_epochs"),
