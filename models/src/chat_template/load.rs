@@ -145,9 +145,7 @@ fn eos_ids(dir: &Path, name: &str, value: &Value) -> Result<Vec<u32>, ChatTempla
 
 #[cfg(test)]
 mod tests {
-    use super::super::Message;
     use super::*;
-    use serde_json::Map;
     use std::fs;
 
     fn load(files: &[(&str, &str)]) -> Result<Option<Chat>, String> {
@@ -165,16 +163,15 @@ mod tests {
     #[test]
     fn the_template_is_a_file_or_a_text_or_the_default_of_a_list() {
         assert!(load(&[]).unwrap().is_none() && load(&[(TOKENIZER_CONFIG, "{}")]).unwrap().is_none());
-        let text =
-            r#"{"chat_template": "text {{ bos_token }}", "bos_token": {"content": "<bos>"}, "eos_token": "<eos>"}"#;
+        let text = r#"{"chat_template": "text {{ bos_token ~ messages[0].content }}", "bos_token": {"content": "<bos>"}, "eos_token": "<eos>"}"#;
         let chat = load(&[(TOKENIZER_CONFIG, text)]).unwrap().unwrap();
-        assert_eq!(say(&chat).unwrap(), "text <bos>");
+        assert_eq!(say(&chat).unwrap(), "text <bos>a");
         assert_eq!(chat.stop_ids, [Tokenizer::tiny().id("<eos>").unwrap()]);
-        let chat = load(&[(TOKENIZER_CONFIG, text), (TEMPLATE, "file")]).unwrap().unwrap();
-        assert_eq!(say(&chat).unwrap(), "file");
-        let list =
-            r#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
-        assert_eq!(say(&load(&[(TOKENIZER_CONFIG, list)]).unwrap().unwrap()).unwrap(), "d");
+        let chat = load(&[(TOKENIZER_CONFIG, text), (TEMPLATE, "file {{ messages[0].content }}")]).unwrap().unwrap();
+        assert_eq!(say(&chat).unwrap(), "file a");
+        let list = r#"{"chat_template": [{"name": "tool_use", "template": "t"},
+            {"name": "default", "template": "d {{ messages[0].content }}"}]}"#;
+        assert_eq!(say(&load(&[(TOKENIZER_CONFIG, list)]).unwrap().unwrap()).unwrap(), "d a");
         let error =
             load(&[(TOKENIZER_CONFIG, r#"{"chat_template": [{"name": "rag", "template": "t"}]}"#)]).err().unwrap();
         assert!(error.ends_with("tokenizer_config.json: chat_template is a list without a `default`"), "{error}");
@@ -206,5 +203,7 @@ mod tests {
         assert!(say(&chat).is_err());
         let error = load(&[(TEMPLATE, "x"), (GENERATION_CONFIG, "{")]).err().unwrap();
         assert!(error.contains("generation_config.json: is not JSON"), "{error}");
+        let error = load(&[(TEMPLATE, "{{ messages[0].role }}")]).err().unwrap();
+        assert!(error.contains("chat_template.jinja does not show a user's message"), "{error}");
     }
 }
