@@ -1,22 +1,24 @@
 //! Device memory, kernels and cuBLAS for one NVIDIA GPU.
 //!
 //! This crate knows device memory and kernels; it has never heard of a transformer.
-//! The kernels are not built yet: today it only says, truthfully, that no device can be used.
+//!
+//! - [`Gpu`] is the device: it allocates [`Buffer`]s, launches kernels and multiplies matrices.
+//! - [`kernels`] is the manifest: a typed, safe launcher for every kernel, and what each moves and computes.
+//! - [`gemm`] is the matrix product, by cuBLASLt or by our own kernel.
+//! - Under it all lies one thin trait, [`driver::Driver`], with two answers: the CUDA driver, and (feature `emulator`, for tests)
+//!   the CPU running the same kernel sources.
 
-/// What can go wrong with the device.
-#[derive(Debug, thiserror::Error)]
-pub enum CudaError {
-    /// A CUDA device was asked for and cannot be used.
-    #[error("no CUDA device can be used: {reason}; run with --device cpu")]
-    Unavailable {
-        /// Why, in words for the person who asked.
-        reason: &'static str,
-    },
-}
+pub mod buffer;
+pub mod driver;
+mod error;
+mod gpu;
+pub mod kernels;
 
-/// Whether a CUDA device can be used by this build on this machine.
-///
-/// Always false until the device layer is built; [`require`] says why.
+pub use buffer::{Buffer, Element, View, ViewMut};
+pub use error::CudaError;
+pub use gpu::{Arena, Gpu, Place, Plan};
+
+/// Whether a CUDA device can be used by this build on this machine; [`require`] says why not.
 pub fn is_available() -> bool {
     require().is_ok()
 }
@@ -25,7 +27,7 @@ pub fn is_available() -> bool {
 ///
 /// **Errors** [`CudaError::Unavailable`] with the reason otherwise.
 pub fn require() -> Result<(), CudaError> {
-    Err(CudaError::Unavailable { reason: "this version of ragen has no CUDA kernels yet" })
+    Err(CudaError::Unavailable { reason: "this version of ragen has no CUDA kernels yet".into() })
 }
 
 #[cfg(test)]

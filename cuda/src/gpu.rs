@@ -1,0 +1,243 @@
+//! The device: buffers, launches, products.
+
+use crate::buffer::{Allocation, Buffer, View, ViewMut};
+use crate::driver::{Arg, Driver, Launch, Matmul, Module, Unit};
+use crate::error::CudaError;
+use crate::kernels::Kernel;
+use bytemuck::Pod;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Every buffer of a plan begins at a multiple of this many bytes.
+const ALIGNMENT_BYTES: usize = 256;
+
+/// One device, opened. Cloning it is cheap and gives another handle of the same device.
+#[derive(Clone)]
+pub struct Gpu {
+    driver: Arc<dyn Driver>,
+    /// Units loaded so far; few, so they are searched in a row.
+    units: Arc<Mutex<Vec<(Unit, Module)>>>,
+}
+
+impl Gpu {
+    /// Opens the CUDA device `ordinal`.
+    ///
+    /// **Errors** [`CudaError::Unavailable`].
+    pub fn open(ordinal: usize) -> Result<Gpu, CudaError> {
+        let _ = ordinal;
+        crate::require().and_then(|()| unreachable!("no driver is built yet"))
+    }
+
+    /// The emulator: the same kernels, compiled by g++ and run on the CPU.
+    ///
+    /// **Errors** [`CudaError::Unavailable`] without g++.
+    #[cfg(feature = "emulator")]
+    pub fn emulated() -> Result<Gpu, CudaError> {
+        Err(CudaError::Unavailable { reason: "the emulator is not built yet".into() })
+    }
+
+    /// The device behind a driver.
+    pub fn over(driver: Arc<dyn Driver>) -> Gpu {
+        Gpu { driver, units: Arc::default() }
+    }
+
+    /// What the device is, in words.
+    pub fn name(&self) -> String {
+        self.driver.name()
+    }
+
+    /// (free, total) bytes of device memory.
+    ///
+    /// **Errors** [`CudaError::Call`].
+    pub fn memory(&self) -> Result<(usize, usize), CudaError> {
+        self.driver.memory()
+    }
+
+    /// A buffer of `len` zeros; `what` names it when memory is short.
+    ///
+    /// **Errors** [`CudaError::Memory`], [`CudaError::Call`].
+    pub fn zeros<T: Pod>(&self, what: &str, len: usize) -> Result<Buffer<T>, CudaError> {
+        let mut buffer = self.buffer(what, len)?;
+        self.zero(buffer.view_mut())?;
+        Ok(buffer)
+    }
+
+    /// A buffer with a copy of host memory.
+    ///
+    /// **Errors** [`CudaError::Memory`], [`CudaError::Call`].
+    pub fn upload<T: Pod>(&self, what: &str, data: &[T]) -> Result<Buffer<T>, CudaError> {
+        let mut buffer = self.buffer(what, data.len())?;
+        self.write(buffer.view_mut(), data)?;
+        Ok(buffer)
+    }
+
+    /// A buffer with undefined contents.
+    ///
+    /// **Errors** [`CudaError::Memory`].
+    pub fn buffer<T: Pod>(&self, what: &str, len: usize) -> Result<Buffer<T>, CudaError> {
+        Ok(Buffer::part(Arc::new(self.allocation(what, len * size_of::<T>())?), 0, len))
+    }
+
+    fn allocation(&self, what: &str, bytes: usize) -> Result<Allocation, CudaError> {
+        let address = self.driver.allocate(what, bytes)?;
+        Ok(Allocation { driver: self.driver.clone(), address, bytes })
+    }
+
+    /// Copies host memory into device memory.
+    ///
+    /// **Panics** if the lengths differ.
+    ///
+    /// **Errors** [`CudaError::Call`].
+    pub fn write<T: Pod>(&self, to: ViewMut<'_, T>, from: &[T]) -> Result<(), CudaError> {
+        assert_eq!(to.len(), from.len());
+        if from.is_empty() { Ok(()) } else { self.driver.upload(to.address, bytemuck::cast_slice(from)) }
+    }
+
+    /// Copies device memory into host memory, once all work so far is done.
+    ///
+    /// **Panics** if the lengths differ.
+    ///
+    /// **Errors** [`CudaError::Call`], [`CudaError::Fault`].
+    pub fn read<T: Pod>(&self, to: &mut [T], from: View<'_, T>) -> Result<(), CudaError> {
+        assert_eq!(to.len(), from.len());
+        if to.is_empty() { Ok(()) } else { self.driver.download(bytemuck::cast_slice_mut(to), from.address) }
+    }
+
+    /// A copy of device memory in a new vector, once all work so far is done.
+    ///
+    /// **Errors** [`CudaError::Call`], [`CudaError::Fault`].
+    pub fn to_vec<T: Pod>(&self, from: View<'_, T>) -> Result<Vec<T>, CudaError> {
+        let mut to = vec![T::zeroed(); from.len()];
+        self.read(&mut to, from)?;
+        Ok(to)
+    }
+
+    /// Copies within the device.
+    ///
+    /// **Panics** if the lengths differ.
+    ///
+    /// **Errors** [`CudaError::Call`].
+    pub fn copy<T: Pod>(&self, to: ViewMut<'_, T>, from: View<'_, T>) -> Result<(), CudaError> {
+        assert_eq!(to.len(), from.len());
+        if to.is_empty() { Ok(()) } else { self.driver.copy(to.address, from.address, to.len() * size_of::<T>()) }
+    }
+
+    /// Sets all elements to zero.
+    ///
+    /// **Errors** [`CudaError::Call`].
+    pub fn zero<T: Pod>(&self, to: ViewMut<'_, T>) -> Result<(), CudaError> {
+        if to.is_empty() { Ok(()) } else { self.driver.zero(to.address, to.len() * size_of::<T>()) }
+    }
+
+    /// Waits for all work so far and reports what went wrong in it.
+    ///
+    /// **Errors** [`CudaError::Call`], [`CudaError::Fault`].
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.driver.synchronize()
+    }
+
+    /// Milliseconds that the device takes for what `work` starts; `None` on the emulator, where time means nothing.
+    ///
+    /// **Errors** those of `work`, [`CudaError::Call`].
+    pub fn time_ms(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Option<f32>, CudaError> {
+        self.driver.time_ms(work)
+    }
+
+    /// Compiles and loads a unit, or finds it loaded.
+    ///
+    /// **Errors** [`CudaError::Compile`].
+    pub fn load(&self, unit: Unit) -> Result<Module, CudaError> {
+        let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, module)) = units.iter().find(|(loaded, _)| *loaded == unit) {
+            return Ok(*module);
+        }
+        let module = self.driver.load(&unit)?;
+        units.push((unit, module));
+        Ok(module)
+    }
+
+    /// Starts `kernel` of the unit that it and `unit`'s numbers name; nothing when the grid is empty.
+    ///
+    /// # Safety
+    /// `args` are what the kernel declares, and every address is as large as the kernel touches: the launchers in [`crate::kernels`]
+    /// check their views' lengths before they come here.
+    pub(crate) unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        unit: Unit,
+        grid: [usize; 3],
+        shared_bytes: usize,
+        args: &[Arg],
+    ) -> Result<(), CudaError> {
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        let module = self.load(unit)?;
+        let grid = grid.map(|blocks| u32::try_from(blocks).expect("a grid of fewer than 2^32 blocks"));
+        let launch = Launch { grid, threads: kernel.threads, shared_bytes: shared_bytes as u32 };
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.launch(module, kernel.name, launch, args) }
+    }
+
+    /// A matrix product by the library; false when there is none.
+    ///
+    /// # Safety
+    /// As for [`Driver::matmul`].
+    pub(crate) unsafe fn matmul(&self, product: &Matmul) -> Result<bool, CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.matmul(product) }
+    }
+}
+
+/// Buffers that are allocated together: first their sizes are added up, then there is one allocation, so that a run that
+/// does not fit is refused before it starts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plan {
+    bytes: usize,
+}
+
+/// A place in a [`Plan`].
+#[derive(Clone, Copy, Debug)]
+pub struct Place<T> {
+    offset_bytes: usize,
+    len: usize,
+    kind: std::marker::PhantomData<T>,
+}
+
+impl Plan {
+    /// A place for `len` numbers.
+    pub fn add<T: Pod>(&mut self, len: usize) -> Place<T> {
+        let offset_bytes = self.bytes;
+        self.bytes = (offset_bytes + len * size_of::<T>()).next_multiple_of(ALIGNMENT_BYTES);
+        Place { offset_bytes, len, kind: std::marker::PhantomData }
+    }
+
+    /// Bytes of all places.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Allocates all of it; `what` names it when memory is short.
+    ///
+    /// **Errors** [`CudaError::Memory`].
+    pub fn allocate(self, gpu: &Gpu, what: &str) -> Result<Arena, CudaError> {
+        Ok(Arena { taken: 0, allocation: Arc::new(gpu.allocation(what, self.bytes)?) })
+    }
+}
+
+/// The memory of a [`Plan`].
+pub struct Arena {
+    allocation: Arc<Allocation>,
+    /// Places below this offset were handed out.
+    taken: usize,
+}
+
+impl Arena {
+    /// The buffer of a place. Places are taken in the order in which they were added, each once.
+    ///
+    /// **Panics** otherwise, or on a place of a larger plan.
+    pub fn take<T: Pod>(&mut self, place: Place<T>) -> Buffer<T> {
+        assert!(place.offset_bytes >= self.taken, "a place of the plan is taken twice or out of order");
+        self.taken = place.offset_bytes + place.len * size_of::<T>();
+        Buffer::part(self.allocation.clone(), place.offset_bytes, place.len)
+    }
+}

@@ -1,0 +1,135 @@
+//! The manifest: every kernel with its launcher.
+//!
+//! A launcher is the only way to start its kernel. It has the name, the argument order and the shapes of the CPU's op, checks every
+//! length against them (a wrong length is a programming error and panics, as on the CPU), and starts the kernel on the one stream.
+//! What the CPU hands over as f32 activations is `E` here, f32 or bf16; sums, statistics and gradients of parameters are f32.
+
+pub mod norm;
+
+use crate::driver::Source;
+
+/// A kernel: its name in its source, and what is known of it before it runs.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Name of the function.
+    pub name: &'static str,
+    /// The file it stands in.
+    pub source: &'static Source,
+    /// Threads of a block, as in its `KERNEL(…)`.
+    pub threads: u32,
+    /// Why it has a frame in local memory; `None` for a kernel that must not have one.
+    pub frame: Option<&'static str>,
+    /// What a launch moves and computes at a shape.
+    pub work: fn(&Shape) -> Work,
+}
+
+/// The shape at which kernels are compared with one another: a model and a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bytes of an `element`.
+    pub element_bytes: usize,
+    /// Tokens of the batch.
+    pub rows: usize,
+    /// Tokens of each of its sequences.
+    pub sequence: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Query heads, key heads and their width.
+    pub heads: [usize; 3],
+    /// Width of the SwiGLU.
+    pub d_ff: usize,
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// Trained numbers.
+    pub parameters: usize,
+}
+
+/// What a launch moves from and to device memory when everything is read and written once, and computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Bytes.
+    pub bytes: f64,
+    /// Floating-point operations.
+    pub flops: f64,
+}
+
+/// All kernels, file by file.
+pub fn all() -> impl Iterator<Item = &'static Kernel> {
+    [norm::KERNELS].into_iter().flatten()
+}
+
+/// Turns views and numbers into what [`crate::Gpu::launch`] takes.
+macro_rules! args {
+    ($($arg:expr),* $(,)?) => { &[$($crate::kernels::AsArg::as_arg(&$arg)),*] };
+}
+pub(crate) use args;
+
+use crate::buffer::{View, ViewMut};
+use crate::driver::Arg;
+
+/// Something that a kernel takes as an argument.
+pub(crate) trait AsArg {
+    fn as_arg(&self) -> Arg;
+}
+
+impl<T> AsArg for View<'_, T> {
+    fn as_arg(&self) -> Arg {
+        Arg::Address(self.address)
+    }
+}
+
+impl<T> AsArg for ViewMut<'_, T> {
+    fn as_arg(&self) -> Arg {
+        Arg::Address(self.address)
+    }
+}
+
+/// A missing argument is a null pointer.
+impl<T> AsArg for Option<View<'_, T>> {
+    fn as_arg(&self) -> Arg {
+        Arg::Address(self.map_or(0, |view| view.address))
+    }
+}
+
+impl<T> AsArg for Option<ViewMut<'_, T>> {
+    fn as_arg(&self) -> Arg {
+        Arg::Address(self.as_ref().map_or(0, |view| view.address))
+    }
+}
+
+/// Sizes and indices are `u32` in kernels.
+impl AsArg for usize {
+    fn as_arg(&self) -> Arg {
+        Arg::U32(u32::try_from(*self).expect("a size below 2^32"))
+    }
+}
+
+impl AsArg for u64 {
+    fn as_arg(&self) -> Arg {
+        Arg::U64(*self)
+    }
+}
+
+impl AsArg for u32 {
+    fn as_arg(&self) -> Arg {
+        Arg::U32(*self)
+    }
+}
+
+impl AsArg for bool {
+    fn as_arg(&self) -> Arg {
+        Arg::U32(u32::from(*self))
+    }
+}
+
+impl AsArg for f32 {
+    fn as_arg(&self) -> Arg {
+        Arg::F32(*self)
+    }
+}
+
+impl AsArg for f64 {
+    fn as_arg(&self) -> Arg {
+        Arg::F64(*self)
+    }
+}
