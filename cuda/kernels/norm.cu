@@ -7,11 +7,11 @@
 // Launch:        256 threads = 8 vectors a block
 // Shared memory: none
 // Determinism:   a lane's sum runs up its elements, lanes are added in the warp's fixed tree; nothing depends on rows
-// Bytes moved:   forward 2 · element + 4 / d an element; residual_rmsnorm_fwd 4 · element; backward 4 · element (dx is added to)
+// Bytes moved:   forward 2 elements for each of x; with a residual 4; backward 4, since dx is added to
 
 #define THREADS 256
 
-// Row, head and place in memory of the vector that this warp owns.
+// The vector that this warp owns.
 struct Vector {
     u32 row, head;
     bool any;
@@ -22,25 +22,70 @@ DEVICE Vector own_vector(u32 rows, u32 heads) {
     return Vector{u32(i / heads), u32(i % heads), i < u64(rows) * heads};
 }
 
-DEVICE float rstd_of(float sum_of_squares, u32 d, float eps) { return 1.0f / sqrtf(sum_of_squares / float(d) + eps); }
+// y = x · rstd · g of one vector by one warp; returns rstd.
+DEVICE float norm_vector(element* y, const element* x, const element* gain, float eps, u32 d) {
+    const u32 first = 8 * (threadIdx.x % WARP);
+    float sum = 0.0f;
+    for (u32 j = first; j < d; j += 8 * WARP) {
+        Eight v = load8(x + j, d - j);
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum = fmaf(v.v[i], v.v[i], sum);
+    }
+    const float rstd = 1.0f / sqrtf(warp_sum(sum) / float(d) + eps);
+    for (u32 j = first; j < d; j += 8 * WARP) {
+        Eight v = load8(x + j, d - j), g = load8(gain + j, d - j);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v.v[i] = v.v[i] * rstd * g.v[i];
+        store8(y + j, v, d - j);
+    }
+    return rstd;
+}
 
 KERNEL(THREADS) rmsnorm_fwd(element* y, u32 y_stride, float* rstd, const element* x, const element* gain, float eps, u32 rows, u32 heads,
                             u32 d, u32 stride) {
-    Vector own = own_vector(rows, heads);
+    const Vector own = own_vector(rows, heads);
     if (!own.any) return;
-    const u32 lane = threadIdx.x % WARP;
-    x += u64(own.row) * stride + own.head * d;
-    y += u64(own.row) * y_stride + own.head * d;
+    const float scale = norm_vector(y + u64(own.row) * y_stride + own.head * d, x + u64(own.row) * stride + own.head * d, gain, eps, d);
+    if (threadIdx.x % WARP == 0) rstd[u64(own.row) * heads + own.head] = scale;
+}
+
+// sum = x + delta, the residual stream after a block's branch, and y = norm(sum) for the branch after it; all [rows, d].
+KERNEL(THREADS) residual_rmsnorm_fwd(element* sum, element* y, float* rstd, const element* x, const element* delta, const element* gain,
+                                     float eps, u32 rows, u32 d) {
+    const Vector own = own_vector(rows, 1);
+    if (!own.any) return;
+    const u64 start = u64(own.row) * d;
+    for (u32 j = 8 * (threadIdx.x % WARP); j < d; j += 8 * WARP) {
+        Eight a = load8(x + start + j, d - j), b = load8(delta + start + j, d - j);
+#pragma unroll
+        for (int i = 0; i < 8; i++) a.v[i] += b.v[i];
+        store8(sum + start + j, a, d - j);
+    }
+    // Each lane reads back what it wrote itself: the norm is that of the rounded sum, which the next block will read too.
+    const float scale = norm_vector(y + start, sum + start, gain, eps, d);
+    if (threadIdx.x % WARP == 0) rstd[own.row] = scale;
+}
+
+// dx += rstd · (e − n · mean(e · n)) with n = x · rstd and e = dy · g.
+KERNEL(THREADS) rmsnorm_bwd(element* dx, const element* dy, u32 dy_stride, const float* rstd, const element* x, const element* gain, u32 rows,
+                            u32 heads, u32 d, u32 stride) {
+    const Vector own = own_vector(rows, heads);
+    if (!own.any) return;
+    const u32 first = 8 * (threadIdx.x % WARP);
+    const u64 start = u64(own.row) * stride + own.head * d;
+    dx += start, x += start, dy += u64(own.row) * dy_stride + own.head * d;
+    const float scale = rstd[u64(own.row) * heads + own.head];
     float sum = 0.0f;
-    for (u32 j = 8 * lane; j < d; j += 8 * WARP) {
-        Eight v = load8(x + j, d - j);
-        for (int i = 0; i < 8; i++) sum = fmaf(v.v[i], v.v[i], sum);
+    for (u32 j = first; j < d; j += 8 * WARP) {
+        Eight e = load8(dy + j, d - j), g = load8(gain + j, d - j), v = load8(x + j, d - j);
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum = fmaf(e.v[i] * g.v[i], v.v[i] * scale, sum);
     }
-    const float scale = rstd_of(warp_sum(sum), d, eps);
-    for (u32 j = 8 * lane; j < d; j += 8 * WARP) {
-        Eight v = load8(x + j, d - j), g = load8(gain + j, d - j);
-        for (int i = 0; i < 8; i++) v.v[i] = v.v[i] * scale * g.v[i];
-        store8(y + j, v, d - j);
+    const float mean = -warp_sum(sum) / float(d);
+    for (u32 j = first; j < d; j += 8 * WARP) {
+        Eight e = load8(dy + j, d - j), g = load8(gain + j, d - j), v = load8(x + j, d - j), out = load8(dx + j, d - j);
+#pragma unroll
+        for (int i = 0; i < 8; i++) out.v[i] = fmaf(scale, fmaf(v.v[i] * scale, mean, e.v[i] * g.v[i]), out.v[i]);
+        store8(dx + j, out, d - j);
     }
-    if (lane == 0) rstd[u64(own.row) * heads + own.head] = scale;
 }

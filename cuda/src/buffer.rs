@@ -52,7 +52,8 @@ impl Drop for Allocation {
 
 /// `len` numbers of type T in device memory.
 pub struct Buffer<T> {
-    allocation: Arc<Allocation>,
+    /// Held so that the memory stays until its last buffer goes.
+    _allocation: Arc<Allocation>,
     address: u64,
     len: usize,
     kind: PhantomData<T>,
@@ -65,7 +66,7 @@ impl<T: Pod> Buffer<T> {
             offset_bytes + len * size_of::<T>() <= allocation.bytes && offset_bytes.is_multiple_of(align_of::<T>())
         );
         let address = allocation.address + offset_bytes as u64;
-        Buffer { allocation, address, len, kind: PhantomData }
+        Buffer { _allocation: allocation, address, len, kind: PhantomData }
     }
 
     /// Number of elements.
@@ -100,10 +101,6 @@ impl<T: Pod> Buffer<T> {
     /// **Panics** outside the buffer.
     pub fn slice_mut(&mut self, range: Range<usize>) -> ViewMut<'_, T> {
         self.view_mut().slice(range)
-    }
-
-    pub(crate) fn driver(&self) -> &dyn Driver {
-        &*self.allocation.driver
     }
 }
 

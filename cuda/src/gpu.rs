@@ -24,7 +24,7 @@ impl Gpu {
     /// **Errors** [`CudaError::Unavailable`].
     pub fn open(ordinal: usize) -> Result<Gpu, CudaError> {
         let _ = ordinal;
-        crate::require().and_then(|()| unreachable!("no driver is built yet"))
+        crate::require().map(|()| unreachable!("no driver is built yet"))
     }
 
     /// The emulator: the same kernels, compiled by g++ and run on the CPU.
@@ -182,6 +182,7 @@ impl Gpu {
     ///
     /// # Safety
     /// As for [`Driver::matmul`].
+    #[expect(dead_code, reason = "the product that uses it follows")]
     pub(crate) unsafe fn matmul(&self, product: &Matmul) -> Result<bool, CudaError> {
         // SAFETY: the caller's promise.
         unsafe { self.driver.matmul(product) }

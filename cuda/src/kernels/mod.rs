@@ -4,9 +4,15 @@
 //! length against them (a wrong length is a programming error and panics, as on the CPU), and starts the kernel on the one stream.
 //! What the CPU hands over as f32 activations is `E` here, f32 or bf16; sums, statistics and gradients of parameters are f32.
 
+pub mod adamw;
+pub mod embedding;
 pub mod norm;
+pub mod pointwise;
+pub mod rope;
+pub mod sums;
 
-use crate::driver::Source;
+use crate::buffer::{Element, View, ViewMut};
+use crate::driver::{Arg, Source, Unit};
 
 /// A kernel: its name in its source, and what is known of it before it runs.
 #[derive(Debug)]
@@ -19,8 +25,22 @@ pub struct Kernel {
     pub threads: u32,
     /// Why it has a frame in local memory; `None` for a kernel that must not have one.
     pub frame: Option<&'static str>,
+    /// Dynamic shared memory of a block at a shape.
+    pub shared_bytes: fn(&Shape) -> usize,
     /// What a launch moves and computes at a shape.
     pub work: fn(&Shape) -> Work,
+}
+
+impl Kernel {
+    /// A kernel without shared memory and local frame, of which nothing more is known yet: the manifest's entries begin with this.
+    const fn new(name: &'static str, source: &'static Source, threads: u32) -> Self {
+        Kernel { name, source, threads, frame: None, shared_bytes: |_| 0, work: |_| Work { bytes: 0.0, flops: 0.0 } }
+    }
+
+    /// The unit that has this kernel for activations of type E, when it does not depend on the width of heads.
+    pub(crate) fn unit<E: Element>(&self) -> Unit {
+        Unit { source: self.source, element: E::KIND, head_dim: 0 }
+    }
 }
 
 /// The shape at which kernels are compared with one another: a model and a batch.
@@ -55,7 +75,15 @@ pub struct Work {
 
 /// All kernels, file by file.
 pub fn all() -> impl Iterator<Item = &'static Kernel> {
-    [norm::KERNELS].into_iter().flatten()
+    [embedding::KERNELS, norm::KERNELS, rope::KERNELS, pointwise::KERNELS, sums::KERNELS, adamw::KERNELS]
+        .into_iter()
+        .flatten()
+}
+
+/// Blocks of `threads` threads in which a thread owns eight neighbouring elements of a row: x over a row of `width`, y over the rows, as
+/// many as a grid can have in y; the kernels walk on by that many.
+fn eights(width: usize, rows: usize, threads: u32) -> [usize; 3] {
+    [width.div_ceil(8 * threads as usize), rows.min(65_535), 1]
 }
 
 /// Turns views and numbers into what [`crate::Gpu::launch`] takes.
@@ -63,9 +91,6 @@ macro_rules! args {
     ($($arg:expr),* $(,)?) => { &[$($crate::kernels::AsArg::as_arg(&$arg)),*] };
 }
 pub(crate) use args;
-
-use crate::buffer::{View, ViewMut};
-use crate::driver::Arg;
 
 /// Something that a kernel takes as an argument.
 pub(crate) trait AsArg {
