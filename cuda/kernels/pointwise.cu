@@ -1,4 +1,5 @@
-// SwiGLU: a = silu(g) · u with silu(g) = g · σ(g), forward and backward. CPU twin: models/src/ops/pointwise.rs.
+// SwiGLU: a = silu(g) · u with silu(g) = g · σ(g), forward and backward; and a bias as the beginning of a product's sum.
+// CPU twins: models/src/ops/pointwise.rs, bias_fwd in models/src/ops/linear.rs.
 //
 // gate and up lie side by side in [rows, 2 d_ff], a is [rows, d_ff].
 //
@@ -6,7 +7,7 @@
 // Launch:        256 threads in x over a row's eights, rows in y
 // Shared memory: none
 // Determinism:   no sums
-// Bytes moved:   forward 3 elements for each of a; backward 5
+// Bytes moved:   forward 3 elements for each of a; backward 5; bias 1 for each of y
 
 #define THREADS 256
 
@@ -42,4 +43,12 @@ KERNEL(THREADS) swiglu_bwd(element* dgate_up, const element* da, const element* 
         store8(dgate_up + start, g, d_ff - j);
         store8(dgate_up + start + d_ff, u, d_ff - j);
     }
+}
+
+// Every row of y [rows, width] becomes the bias.
+KERNEL(THREADS) bias_fwd(element* y, const element* b, u32 rows, u32 width) {
+    const u32 j = 8 * (blockIdx.x * THREADS + threadIdx.x);
+    if (j >= width) return;
+    const Eight bias = load8(b + j, width - j);
+    for (u32 row = blockIdx.y; row < rows; row += gridDim.y) store8(y + u64(row) * width + j, bias, width - j);
 }

@@ -182,7 +182,6 @@ impl Gpu {
     ///
     /// # Safety
     /// As for [`Driver::matmul`].
-    #[expect(dead_code, reason = "the product that uses it follows")]
     pub(crate) unsafe fn matmul(&self, product: &Matmul) -> Result<bool, CudaError> {
         // SAFETY: the caller's promise.
         unsafe { self.driver.matmul(product) }

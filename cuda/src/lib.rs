@@ -11,6 +11,7 @@
 pub mod buffer;
 pub mod driver;
 mod error;
+pub mod gemm;
 mod gpu;
 pub mod kernels;
 

@@ -33,7 +33,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// A kernel without shared memory and local frame, of which nothing more is known yet: the manifest's entries begin with this.
-    const fn new(name: &'static str, source: &'static Source, threads: u32) -> Self {
+    pub(crate) const fn new(name: &'static str, source: &'static Source, threads: u32) -> Self {
         Kernel { name, source, threads, frame: None, shared_bytes: |_| 0, work: |_| Work { bytes: 0.0, flops: 0.0 } }
     }
 
@@ -75,9 +75,17 @@ pub struct Work {
 
 /// All kernels, file by file.
 pub fn all() -> impl Iterator<Item = &'static Kernel> {
-    [embedding::KERNELS, norm::KERNELS, rope::KERNELS, pointwise::KERNELS, sums::KERNELS, adamw::KERNELS]
-        .into_iter()
-        .flatten()
+    [
+        embedding::KERNELS,
+        norm::KERNELS,
+        rope::KERNELS,
+        pointwise::KERNELS,
+        sums::KERNELS,
+        adamw::KERNELS,
+        crate::gemm::KERNELS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// Blocks of `threads` threads in which a thread owns eight neighbouring elements of a row: x over a row of `width`, y over the rows, as

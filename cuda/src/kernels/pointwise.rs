@@ -1,4 +1,4 @@
-//! SwiGLU: launchers of `pointwise.cu`. The CPU's ops are `ragen_models::ops::pointwise`.
+//! SwiGLU and bias: launchers of `pointwise.cu`. The CPU's ops are `ragen_models::ops::pointwise`, and `bias_fwd` of `linear`.
 
 use super::{Kernel, Shape, Work, args, eights};
 use crate::buffer::{Element, View, ViewMut};
@@ -10,10 +10,17 @@ static SOURCE: Source = Source { file: "pointwise.cu", text: include_str!("../..
 const THREADS: u32 = 256;
 
 /// The kernels of `pointwise.cu`.
-pub const KERNELS: &[Kernel] = &[SWIGLU_FWD, SWIGLU_BWD];
+pub const KERNELS: &[Kernel] = &[SWIGLU_FWD, SWIGLU_BWD, BIAS_FWD];
 
 const SWIGLU_FWD: Kernel = Kernel { work: |s| work(s, 3.0, 6.0), ..Kernel::new("swiglu_fwd", &SOURCE, THREADS) };
 const SWIGLU_BWD: Kernel = Kernel { work: |s| work(s, 5.0, 12.0), ..Kernel::new("swiglu_bwd", &SOURCE, THREADS) };
+const BIAS_FWD: Kernel = Kernel {
+    work: |s| {
+        let [heads, kv_heads, width] = s.heads;
+        Work { bytes: (s.rows * (heads + 2 * kv_heads) * width * s.element_bytes) as f64, flops: 0.0 }
+    },
+    ..Kernel::new("bias_fwd", &SOURCE, THREADS)
+};
 
 fn work(s: &Shape, elements: f64, flops: f64) -> Work {
     let n = (s.rows * s.d_ff) as f64;
@@ -51,4 +58,16 @@ pub fn swiglu_bwd<E: Element>(
     let args = args![dgate_up, da, gate_up, rows, d_ff];
     // SAFETY: the lengths were checked above.
     unsafe { gpu.launch(&SWIGLU_BWD, SWIGLU_BWD.unit::<E>(), eights(d_ff, rows, THREADS), 0, args) }
+}
+
+/// Every row of y becomes the bias.
+///
+/// **Errors** those of a launch.
+pub fn bias_fwd<E: Element>(gpu: &Gpu, y: ViewMut<'_, E>, b: View<'_, E>) -> Result<(), CudaError> {
+    let width = b.len();
+    let rows = y.len() / width;
+    assert!(y.len() == rows * width);
+    let args = args![y, b, rows, width];
+    // SAFETY: the lengths were checked above.
+    unsafe { gpu.launch(&BIAS_FWD, BIAS_FWD.unit::<E>(), eights(width, rows, THREADS), 0, args) }
 }

@@ -3,5 +3,8 @@
 //! The kernels run on the emulator; with `RAGEN_KERNELS_ON=cuda` on the GPU that is there. Inputs are rounded to the kernel's element
 //! first, so that both sides read the same numbers. The distance is the normalised mean square error, Σ (got − want)² / Σ want².
 
+mod adamw;
+mod gemm;
 mod norm;
+mod pointwise;
 mod support;
