@@ -7,9 +7,6 @@ use crate::kernels::Kernel;
 use bytemuck::Pod;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Every buffer of a plan begins at a multiple of this many bytes.
-const ALIGNMENT_BYTES: usize = 256;
-
 /// One device, opened. Cloning it is cheap and gives another handle of the same device.
 #[derive(Clone)]
 pub struct Gpu {
@@ -77,7 +74,7 @@ impl Gpu {
         Ok(Buffer::part(Arc::new(self.allocation(what, len * size_of::<T>())?), 0, len))
     }
 
-    fn allocation(&self, what: &str, bytes: usize) -> Result<Allocation, CudaError> {
+    pub(crate) fn allocation(&self, what: &str, bytes: usize) -> Result<Allocation, CudaError> {
         let address = self.driver.allocate(what, bytes)?;
         Ok(Allocation { driver: self.driver.clone(), address, bytes })
     }
@@ -185,59 +182,5 @@ impl Gpu {
     pub(crate) unsafe fn matmul(&self, product: &Matmul) -> Result<bool, CudaError> {
         // SAFETY: the caller's promise.
         unsafe { self.driver.matmul(product) }
-    }
-}
-
-/// Buffers that are allocated together: first their sizes are added up, then there is one allocation, so that a run that
-/// does not fit is refused before it starts.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Plan {
-    bytes: usize,
-}
-
-/// A place in a [`Plan`].
-#[derive(Clone, Copy, Debug)]
-pub struct Place<T> {
-    offset_bytes: usize,
-    len: usize,
-    kind: std::marker::PhantomData<T>,
-}
-
-impl Plan {
-    /// A place for `len` numbers.
-    pub fn add<T: Pod>(&mut self, len: usize) -> Place<T> {
-        let offset_bytes = self.bytes;
-        self.bytes = (offset_bytes + len * size_of::<T>()).next_multiple_of(ALIGNMENT_BYTES);
-        Place { offset_bytes, len, kind: std::marker::PhantomData }
-    }
-
-    /// Bytes of all places.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Allocates all of it; `what` names it when memory is short.
-    ///
-    /// **Errors** [`CudaError::Memory`].
-    pub fn allocate(self, gpu: &Gpu, what: &str) -> Result<Arena, CudaError> {
-        Ok(Arena { taken: 0, allocation: Arc::new(gpu.allocation(what, self.bytes)?) })
-    }
-}
-
-/// The memory of a [`Plan`].
-pub struct Arena {
-    allocation: Arc<Allocation>,
-    /// Places below this offset were handed out.
-    taken: usize,
-}
-
-impl Arena {
-    /// The buffer of a place. Places are taken in the order in which they were added, each once.
-    ///
-    /// **Panics** otherwise, or on a place of a larger plan.
-    pub fn take<T: Pod>(&mut self, place: Place<T>) -> Buffer<T> {
-        assert!(place.offset_bytes >= self.taken, "a place of the plan is taken twice or out of order");
-        self.taken = place.offset_bytes + place.len * size_of::<T>();
-        Buffer::part(self.allocation.clone(), place.offset_bytes, place.len)
     }
 }

@@ -14,10 +14,13 @@ mod error;
 pub mod gemm;
 mod gpu;
 pub mod kernels;
+mod plan;
+pub mod trial;
 
 pub use buffer::{Buffer, Element, View, ViewMut};
 pub use error::CudaError;
-pub use gpu::{Arena, Gpu, Place, Plan};
+pub use gpu::Gpu;
+pub use plan::{Arena, Place, Plan};
 
 /// Whether a CUDA device can be used by this build on this machine; [`require`] says why not.
 pub fn is_available() -> bool {

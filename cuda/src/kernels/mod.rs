@@ -64,6 +64,36 @@ pub struct Shape {
     pub parameters: usize,
 }
 
+impl Shape {
+    /// The 0.5B shape (24 layers like Qwen2.5-0.5B's) with 8 sequences of 512 tokens.
+    pub const fn half_billion(element_bytes: usize) -> Self {
+        Shape {
+            element_bytes,
+            rows: 8 * 512,
+            sequence: 512,
+            d_model: 896,
+            heads: [14, 2, 64],
+            d_ff: 4864,
+            vocab: 151_936,
+            parameters: 494_032_768,
+        }
+    }
+
+    /// A shape that the emulator gets through in no time.
+    pub const fn tiny(element_bytes: usize) -> Self {
+        Shape {
+            element_bytes,
+            rows: 2 * 33,
+            sequence: 33,
+            d_model: 40,
+            heads: [4, 2, 16],
+            d_ff: 72,
+            vocab: 83,
+            parameters: 20_000,
+        }
+    }
+}
+
 /// What a launch moves from and to device memory when everything is read and written once, and computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
