@@ -203,20 +203,24 @@ DEVICE FragmentB load_b_t(Shared<element> p, int ld) {
 DEVICE FragmentA to_fragment(const Accumulator& left, const Accumulator& right) {
     return FragmentA{{left.v[0], left.v[1], left.v[2], left.v[3], right.v[0], right.v[1], right.v[2], right.v[3]}};
 }
-// One chain of fused multiply-adds an element, k ascending; what a lane lacks it gets from the lane that holds it.
+// One chain of fused multiply-adds an element, k ascending; what a lane lacks it gets from the lane that holds it. The loops over
+// lanes stay loops: unrolled, kernels of many products would take minutes to compile and run out of registers.
 DEVICE void mma(Accumulator& c, const FragmentA& a, const FragmentB& b) {
-    int lane = threadIdx.x % WARP;
+    const int row = threadIdx.x % WARP / 4 * 4, column = threadIdx.x % 4 * 8;
 #pragma unroll
-    for (int k = 0; k < 16; k++) {
-        int t = k % 8 / 2;
-        float low = __shfl_sync(FULL_WARP, a.v[k / 8 * 4 + k % 2], lane / 4 * 4 + t);
-        float high = __shfl_sync(FULL_WARP, a.v[k / 8 * 4 + 2 + k % 2], lane / 4 * 4 + t);
-        float even = __shfl_sync(FULL_WARP, b.v[k / 8 * 2 + k % 2], lane % 4 * 8 + t);
-        float odd = __shfl_sync(FULL_WARP, b.v[k / 8 * 2 + k % 2], lane % 4 * 8 + 4 + t);
-        c.v[0] = fmaf(low, even, c.v[0]);
-        c.v[1] = fmaf(low, odd, c.v[1]);
-        c.v[2] = fmaf(high, even, c.v[2]);
-        c.v[3] = fmaf(high, odd, c.v[3]);
+    for (int half = 0; half < 2; half++) {
+#pragma unroll 1
+        for (int t = 0; t < 4; t++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float low = __shfl_sync(FULL_WARP, a.v[half * 4 + i], row + t), high = __shfl_sync(FULL_WARP, a.v[half * 4 + 2 + i], row + t);
+                float even = __shfl_sync(FULL_WARP, b.v[half * 2 + i], column + t), odd = __shfl_sync(FULL_WARP, b.v[half * 2 + i], column + 4 + t);
+                c.v[0] = fmaf(low, even, c.v[0]);
+                c.v[1] = fmaf(low, odd, c.v[1]);
+                c.v[2] = fmaf(high, even, c.v[2]);
+                c.v[3] = fmaf(high, odd, c.v[3]);
+            }
+        }
     }
 }
 
