@@ -8,7 +8,7 @@
 
 use crate::buffer::{Element, View, ViewMut};
 use crate::driver::{Kind, Matmul, Source};
-use crate::kernels::{Kernel, Shape, Work, args};
+use crate::kernel::{Kernel, Shape, Work, args};
 use crate::{CudaError, Gpu};
 
 static SOURCE: Source = Source { file: "gemm.cu", text: include_str!("../kernels/gemm.cu") };

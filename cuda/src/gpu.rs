@@ -3,7 +3,7 @@
 use crate::buffer::{Allocation, Buffer, View, ViewMut};
 use crate::driver::{Arg, Driver, Launch, Matmul, Module, Unit};
 use crate::error::CudaError;
-use crate::kernels::Kernel;
+use crate::kernel::Kernel;
 use bytemuck::Pod;
 use std::sync::{Arc, Mutex, PoisonError};
 

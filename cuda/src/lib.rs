@@ -13,6 +13,7 @@ pub mod driver;
 mod error;
 pub mod gemm;
 mod gpu;
+mod kernel;
 pub mod kernels;
 mod plan;
 pub mod trial;

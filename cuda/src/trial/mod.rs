@@ -2,7 +2,8 @@
 
 use crate::buffer::{Buffer, Element};
 use crate::gemm::{Products, linear_bwd_input, linear_bwd_weight, linear_fwd};
-use crate::kernels::{Kernel, Shape, Work, adamw, all, embedding, norm, pointwise, rope, sums};
+use crate::kernel::{Kernel, Shape, Work};
+use crate::kernels::{adamw, all, embedding, norm, pointwise, rope, sums};
 use crate::{CudaError, Gpu};
 
 /// Launches of one op again and again.
