@@ -5,11 +5,21 @@ struct Eight {
     float v[8];
 };
 
-// p[0 .. n] of up to eight elements, zeros beyond. Aligned full eights go as words of 16 bytes.
-DEVICE Eight load8(const element* p, int n) {
+// p[0 .. n] of up to eight numbers, zeros beyond. Aligned full eights go as words of 16 bytes.
+DEVICE Eight load8(const float* p, int n) {
     Eight x;
     if (n >= 8 && reinterpret_cast<u64>(p) % 16 == 0) {
-#ifdef ELEMENT_BF16
+        float4 low = *reinterpret_cast<const float4*>(p), high = *reinterpret_cast<const float4*>(p + 4);
+        x = Eight{{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) x.v[i] = i < n ? p[i] : 0.0f;
+    }
+    return x;
+}
+DEVICE Eight load8(const bf16* p, int n) {
+    Eight x;
+    if (n >= 8 && reinterpret_cast<u64>(p) % 16 == 0) {
         uint4 word = *reinterpret_cast<const uint4*>(p);
         u32 words[4] = {word.x, word.y, word.z, word.w};
 #pragma unroll
@@ -17,10 +27,6 @@ DEVICE Eight load8(const element* p, int n) {
             x.v[2 * i] = __uint_as_float(words[i] << 16);
             x.v[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
         }
-#else
-        float4 low = *reinterpret_cast<const float4*>(p), high = *reinterpret_cast<const float4*>(p + 4);
-        x = Eight{{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
-#endif
     } else {
 #pragma unroll
         for (int i = 0; i < 8; i++) x.v[i] = i < n ? to_float(p[i]) : 0.0f;
