@@ -38,6 +38,11 @@ impl Key {
         self.with(hash)
     }
 
+    /// The key as a number, for a device that draws by itself.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
     /// 64 random bits at `position`.
     pub const fn bits(self, position: u64) -> u64 {
         mix(self.0.wrapping_add(position.wrapping_mul(0x9e37_79b9_7f4a_7c15)))

@@ -6,9 +6,11 @@
 
 pub mod adamw;
 pub mod embedding;
+pub mod head;
 pub mod norm;
 pub mod pointwise;
 pub mod rope;
+pub mod sampling;
 pub mod sums;
 
 pub(crate) use crate::kernel::args;
@@ -22,6 +24,8 @@ pub fn all() -> impl Iterator<Item = &'static Kernel> {
         rope::KERNELS,
         pointwise::KERNELS,
         sums::KERNELS,
+        head::KERNELS,
+        sampling::KERNELS,
         adamw::KERNELS,
         crate::gemm::KERNELS,
     ]

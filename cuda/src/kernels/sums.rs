@@ -48,7 +48,7 @@ fn columns(width: usize) -> usize {
     width.div_ceil(THREADS as usize)
 }
 
-fn add_pieces<E: Element>(
+pub(super) fn add_pieces<E: Element>(
     gpu: &Gpu,
     sum: ViewMut<'_, f32>,
     workspace: View<'_, f32>,

@@ -5,6 +5,11 @@
 
 mod adamw;
 mod gemm;
+#[allow(dead_code)] // Other tests use the rest of it.
+#[path = "../golden_data/mod.rs"]
+mod golden_data;
+mod head;
 mod norm;
 mod pointwise;
+mod sampling;
 mod support;

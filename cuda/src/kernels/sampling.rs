@@ -1,0 +1,263 @@
+//! Sampling: launchers of `sampling.cu`. The CPU's is `ragen_models::sampler`, and the rules are its rules.
+
+use super::head::STATS;
+use super::{Kernel, Shape, Work, args};
+use crate::buffer::{Buffer, View, ViewMut};
+use crate::driver::Source;
+use crate::{CudaError, Gpu};
+
+static SOURCE: Source = Source {
+    file: "sampling.cu",
+    text: concat!(
+        "#line 1 \"row_stats.cuh\"\n",
+        include_str!("../../kernels/row_stats.cuh"),
+        "#line 1 \"sampling.cu\"\n",
+        include_str!("../../kernels/sampling.cu")
+    ),
+};
+
+const THREADS: u32 = 256;
+
+/// Warps of a block.
+const WARPS: usize = 8;
+
+/// Tokens, and blocks of tokens, that `sample_draw` sums together.
+const BLOCK: usize = 64;
+
+/// What `sample_filter` has: 16 doubles a thread, and their totals.
+const FILTER_SHARED_BYTES: usize = 8 * 16 * (THREADS as usize + 1);
+
+/// The most dynamic shared memory that every device from sm_80 on gives a block.
+const LARGEST_SHARED_BYTES: usize = 99 << 10;
+
+/// The kernels of `sampling.cu`.
+pub const KERNELS: &[Kernel] = &[UNIFORM, SAMPLE_STATS, SAMPLE_GREEDY, SAMPLE_FILTER, SAMPLE_KEEP, SAMPLE_DRAW];
+
+const UNIFORM: Kernel = Kernel {
+    work: |s| Work { bytes: 24.0 * sequences(s), flops: sequences(s) },
+    ..Kernel::new("uniform", &SOURCE, THREADS)
+};
+const SAMPLE_STATS: Kernel = Kernel {
+    shared_bytes: |_| WARPS * (4 + 8 + 4),
+    work: |s| Work { bytes: 4.0 * logits(s) + 44.0 * sequences(s), flops: 20.0 * logits(s) },
+    ..Kernel::new("sample_stats", &SOURCE, THREADS)
+};
+const SAMPLE_GREEDY: Kernel = Kernel {
+    shared_bytes: |_| WARPS * (4 + 8),
+    work: |s| Work { bytes: 4.0 * logits(s) + 20.0 * sequences(s), flops: 0.0 },
+    ..Kernel::new("sample_greedy", &SOURCE, THREADS)
+};
+const SAMPLE_FILTER: Kernel = Kernel {
+    shared_bytes: |_| FILTER_SHARED_BYTES,
+    // With top-p alone: the weights' sum, then 8 passes in which few tokens beyond the first are weighed.
+    work: |s| Work { bytes: 4.0 * logits(s) + 44.0 * sequences(s), flops: 34.0 * logits(s) },
+    ..Kernel::new("sample_filter", &SOURCE, THREADS)
+};
+const SAMPLE_KEEP: Kernel = Kernel {
+    shared_bytes: |_| WARPS * 4,
+    work: |s| Work { bytes: 4.0 * logits(s) + 48.0 * sequences(s), flops: 0.0 },
+    ..Kernel::new("sample_keep", &SOURCE, THREADS)
+};
+const SAMPLE_DRAW: Kernel = Kernel {
+    shared_bytes: |s| draw_shared_bytes(s.vocab),
+    work: |s| Work { bytes: 4.0 * logits(s) + 56.0 * sequences(s), flops: 17.0 * logits(s) },
+    ..Kernel::new("sample_draw", &SOURCE, THREADS)
+};
+
+/// Rows that a step of decoding samples.
+fn sequences(s: &Shape) -> f64 {
+    s.rows.div_ceil(s.sequence) as f64
+}
+
+fn logits(s: &Shape) -> f64 {
+    sequences(s) * s.vocab as f64
+}
+
+/// A double for each block of tokens and for each run of blocks, the weights of one block, and a double a warp.
+fn draw_shared_bytes(vocab: usize) -> usize {
+    let blocks = vocab.div_ceil(BLOCK);
+    (8 * blocks).next_multiple_of(16) + (8 * blocks.div_ceil(BLOCK)).next_multiple_of(16) + 4 * BLOCK + 8 * WARPS
+}
+
+/// How tokens are drawn. Order: temperature, top-k, top-p, min-p. A tie goes to the lower id, and a logit of minus infinity is never kept by
+/// a filter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 is greedy (the filters are ignored then).
+    pub temperature: f32,
+    /// Keep this many tokens; 0 is off.
+    pub top_k: usize,
+    /// Keep the shortest prefix of the sorted probabilities that reaches this; 1 is off.
+    pub top_p: f32,
+    /// Keep tokens of at least this share of the largest probability; 0 is off.
+    pub min_p: f32,
+}
+
+impl Sampling {
+    fn is_greedy(&self) -> bool {
+        self.temperature <= 0.0
+    }
+
+    /// Whether top-k or top-p is on.
+    fn cuts(&self) -> bool {
+        self.top_k > 0 || self.top_p < 1.0
+    }
+
+    /// The most ids that a row can keep and that must be listed: none without filters.
+    pub fn capacity(&self, vocab: usize) -> usize {
+        if self.is_greedy() {
+            1
+        } else if self.top_k > 0 {
+            self.top_k.min(vocab)
+        } else if self.top_p < 1.0 || self.min_p > 0.0 {
+            vocab
+        } else {
+            0
+        }
+    }
+}
+
+/// A row that is no distribution: what a code of [`Draws::code`] says.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// A logit is NaN or plus infinity.
+    #[error("logit {id} of the row is {value}, which is no distribution")]
+    NotFinite {
+        /// The first such token.
+        id: u32,
+        /// Its logit.
+        value: f32,
+    },
+    /// Every logit is minus infinity.
+    #[error("all logits of the row are minus infinity")]
+    Empty,
+}
+
+/// What the id and the code of a drawn row mean.
+///
+/// **Errors** [`Refusal`] when the row was no distribution.
+pub fn check(id: u32, code: u32) -> Result<u32, Refusal> {
+    match code {
+        0 => Ok(id),
+        1 => Err(Refusal::NotFinite { id, value: f32::NAN }),
+        2 => Err(Refusal::NotFinite { id, value: f32::INFINITY }),
+        _ => Err(Refusal::Empty),
+    }
+}
+
+/// What [`sample`] writes, and what it needs on the way.
+pub struct Draws {
+    /// The drawn token, `[rows]`; [`check`] says with `code` whether it is one.
+    pub id: Buffer<u32>,
+    /// Its log-probability under the distribution that it was drawn from, `[rows]`: the bits of [`super::head::head_fwd`].
+    pub logp: Buffer<f32>,
+    /// 0 for a good row, `[rows]`; see [`check`].
+    pub code: Buffer<u32>,
+    /// Number of kept tokens, `[rows]`; the size of the vocabulary when nothing was dropped.
+    pub kept_len: Buffer<u32>,
+    /// The kept ids of each row, ascending, `[rows, capacity]`. Undefined beyond `kept_len`, and where nothing was dropped.
+    pub kept: Buffer<u32>,
+    /// As [`super::head::head_fwd`] saves them, but for the whole vocabulary, `[rows, STATS]`.
+    pub stats: Buffer<f64>,
+    /// Where top-k and top-p cut, `[rows]`.
+    pub edge: Buffer<u64>,
+    /// Ids that a row of `kept` has room for: at least [`Sampling::capacity`].
+    pub capacity: usize,
+}
+
+impl Draws {
+    /// Room for `rows` rows with `capacity` kept ids each.
+    ///
+    /// **Errors** [`CudaError::Memory`].
+    pub fn new(gpu: &Gpu, rows: usize, capacity: usize) -> Result<Self, CudaError> {
+        Ok(Draws {
+            id: gpu.buffer("drawn tokens", rows)?,
+            logp: gpu.buffer("log-probabilities of drawn tokens", rows)?,
+            code: gpu.buffer("codes of drawn rows", rows)?,
+            kept_len: gpu.buffer("sizes of kept sets", rows)?,
+            kept: gpu.buffer("kept sets", rows * capacity)?,
+            stats: gpu.buffer("statistics of drawn rows", rows * STATS)?,
+            edge: gpu.buffer("edges of kept sets", rows)?,
+            capacity,
+        })
+    }
+}
+
+/// u\[r\] in \[0, 1): the uniform number of the key `keys[r]` at `positions[r]`, bit for bit that of `ragen_models::random`.
+///
+/// **Errors** those of a launch.
+pub fn uniform(gpu: &Gpu, u: ViewMut<'_, f64>, keys: View<'_, u64>, positions: View<'_, u64>) -> Result<(), CudaError> {
+    let rows = u.len();
+    assert!(keys.len() == rows && positions.len() == rows);
+    let args = args![u, keys, positions, rows];
+    // SAFETY: the lengths were checked above.
+    unsafe { gpu.launch(&UNIFORM, UNIFORM.unit::<f32>(), [rows.div_ceil(THREADS as usize), 1, 1], 0, args) }
+}
+
+/// Draws a token for every row of logits `[rows, vocab]`: the one at which the cumulative probability, by ascending id, passes `u` in
+/// \[0, 1) (which is not read at temperature 0).
+///
+/// **Panics** if `draws` has less room than [`Sampling::capacity`], or on a vocabulary beyond 770,000.
+///
+/// **Errors** those of a launch. A row that is no distribution is none: its code says so.
+pub fn sample(
+    gpu: &Gpu,
+    draws: &mut Draws,
+    logits: View<'_, f32>,
+    u: View<'_, f64>,
+    sampling: &Sampling,
+    vocab: usize,
+) -> Result<(), CudaError> {
+    let Draws { id, logp, code, kept_len, kept, stats, edge, capacity } = draws;
+    let (rows, capacity) = (id.len(), *capacity);
+    let Sampling { temperature, top_k, top_p, .. } = *sampling;
+    assert!(vocab > 0 && logits.len() == rows * vocab && u.len() == rows && capacity >= sampling.capacity(vocab));
+    assert!(logp.len() == rows && code.len() == rows && kept_len.len() == rows && edge.len() == rows);
+    assert!(kept.len() == rows * capacity && stats.len() == rows * STATS);
+    let start = |kernel: &Kernel, shared_bytes, args: &[_]| {
+        // SAFETY: the lengths were checked above; the kernels find all else in what those before them wrote.
+        unsafe { gpu.launch(kernel, kernel.unit::<f32>(), [rows, 1, 1], shared_bytes, args) }
+    };
+    let (id, logp, code, kept_len) = (id.view_mut(), logp.view_mut(), code.view_mut(), kept_len.view_mut());
+    let (kept, stats, edge) = (kept.view_mut(), stats.view_mut(), edge.view_mut());
+    if sampling.is_greedy() {
+        return start(&SAMPLE_GREEDY, WARPS * (4 + 8), args![id, logp, kept, kept_len, code, logits, vocab, capacity]);
+    }
+    let draw_bytes = draw_shared_bytes(vocab);
+    assert!(draw_bytes <= LARGEST_SHARED_BYTES, "a vocabulary of {vocab} is too large to be sampled from");
+    start(&SAMPLE_STATS, WARPS * (4 + 8 + 4), args![stats, id, kept_len, code, logits, temperature, vocab])?;
+    if sampling.cuts() {
+        let args = args![edge, stats, code, logits, temperature, top_k.min(vocab), top_p, vocab];
+        start(&SAMPLE_FILTER, FILTER_SHARED_BYTES, args)?;
+    }
+    if sampling.cuts() || sampling.min_p > 0.0 {
+        let edges = sampling.cuts().then(|| edge.view());
+        // The largest weight is 1, and at least one token stays.
+        let min_p = sampling.min_p.min(1.0);
+        let args = args![kept, kept_len, stats, code, edges, logits, temperature, min_p, vocab, capacity];
+        start(&SAMPLE_KEEP, WARPS * 4, args)?;
+    }
+    let args = args![id, logp, stats, kept, kept_len, code, logits, u, temperature, vocab, capacity];
+    start(&SAMPLE_DRAW, draw_bytes, args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_say_what_is_wrong_with_a_row() {
+        assert_eq!(check(7, 0), Ok(7));
+        assert_eq!(check(7, 1).unwrap_err().to_string(), "logit 7 of the row is NaN, which is no distribution");
+        assert_eq!(check(3, 2), Err(Refusal::NotFinite { id: 3, value: f32::INFINITY }));
+        assert_eq!(check(u32::MAX, 3), Err(Refusal::Empty));
+    }
+
+    #[test]
+    fn the_largest_vocabulary_fits_into_shared_memory() {
+        assert!(
+            draw_shared_bytes(262_144) <= LARGEST_SHARED_BYTES && draw_shared_bytes(770_000) <= LARGEST_SHARED_BYTES
+        );
+        const { assert!(FILTER_SHARED_BYTES <= LARGEST_SHARED_BYTES) };
+    }
+}
