@@ -33,12 +33,12 @@ pub const KERNELS: &[Kernel] = &[HEAD_FWD, HEAD_BWD, VALUE_FWD, VALUE_BWD];
 
 const HEAD_FWD: Kernel = Kernel {
     shared_bytes: |_| SHARED_BYTES,
-    work: |s| Work { bytes: logits(s) * 4.0 + s.rows as f64 * 44.0, flops: logits(s) * 20.0 },
+    work: |s| Work { bytes: logits(s) * 4.0 + chunk_rows(s) as f64 * 44.0, flops: logits(s) * 20.0 },
     ..Kernel::new("head_fwd", &SOURCE, THREADS)
 };
 const HEAD_BWD: Kernel = Kernel {
     work: |s| Work {
-        bytes: logits(s) * (4.0 + s.element_bytes as f64) + s.rows as f64 * 44.0,
+        bytes: logits(s) * (4.0 + s.element_bytes as f64) + chunk_rows(s) as f64 * 44.0,
         flops: logits(s) * 21.0,
     },
     ..Kernel::new("head_bwd", &SOURCE, THREADS)
@@ -55,8 +55,13 @@ const VALUE_BWD: Kernel = Kernel {
     ..Kernel::new("value_bwd", &SOURCE, THREADS)
 };
 
+/// Rows of a chunk at which the head is compared: its logits never exist for a whole batch.
+pub(crate) fn chunk_rows(s: &Shape) -> usize {
+    s.rows.min(512)
+}
+
 fn logits(s: &Shape) -> f64 {
-    s.rows as f64 * s.vocab as f64
+    chunk_rows(s) as f64 * s.vocab as f64
 }
 
 fn hidden(s: &Shape) -> f64 {

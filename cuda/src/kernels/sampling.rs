@@ -30,47 +30,44 @@ const FILTER_SHARED_BYTES: usize = 8 * 16 * (THREADS as usize + 1);
 /// The most dynamic shared memory that every device from sm_80 on gives a block.
 const LARGEST_SHARED_BYTES: usize = 99 << 10;
 
+/// Rows of a step of decoding at which sampling is compared.
+pub(crate) const SAMPLED_ROWS: usize = 64;
+const ROWS: f64 = SAMPLED_ROWS as f64;
+
 /// The kernels of `sampling.cu`.
 pub const KERNELS: &[Kernel] = &[UNIFORM, SAMPLE_STATS, SAMPLE_GREEDY, SAMPLE_FILTER, SAMPLE_KEEP, SAMPLE_DRAW];
 
-const UNIFORM: Kernel = Kernel {
-    work: |s| Work { bytes: 24.0 * sequences(s), flops: sequences(s) },
-    ..Kernel::new("uniform", &SOURCE, THREADS)
-};
+const UNIFORM: Kernel =
+    Kernel { work: |_| Work { bytes: 24.0 * ROWS, flops: ROWS }, ..Kernel::new("uniform", &SOURCE, THREADS) };
 const SAMPLE_STATS: Kernel = Kernel {
     shared_bytes: |_| WARPS * (4 + 8 + 4),
-    work: |s| Work { bytes: 4.0 * logits(s) + 44.0 * sequences(s), flops: 20.0 * logits(s) },
+    work: |s| Work { bytes: 4.0 * logits(s) + 44.0 * ROWS, flops: 20.0 * logits(s) },
     ..Kernel::new("sample_stats", &SOURCE, THREADS)
 };
 const SAMPLE_GREEDY: Kernel = Kernel {
     shared_bytes: |_| WARPS * (4 + 8),
-    work: |s| Work { bytes: 4.0 * logits(s) + 20.0 * sequences(s), flops: 0.0 },
+    work: |s| Work { bytes: 4.0 * logits(s) + 20.0 * ROWS, flops: 0.0 },
     ..Kernel::new("sample_greedy", &SOURCE, THREADS)
 };
 const SAMPLE_FILTER: Kernel = Kernel {
     shared_bytes: |_| FILTER_SHARED_BYTES,
     // With top-p alone: the weights' sum, then 8 passes in which few tokens beyond the first are weighed.
-    work: |s| Work { bytes: 4.0 * logits(s) + 44.0 * sequences(s), flops: 34.0 * logits(s) },
+    work: |s| Work { bytes: 4.0 * logits(s) + 44.0 * ROWS, flops: 34.0 * logits(s) },
     ..Kernel::new("sample_filter", &SOURCE, THREADS)
 };
 const SAMPLE_KEEP: Kernel = Kernel {
     shared_bytes: |_| WARPS * 4,
-    work: |s| Work { bytes: 4.0 * logits(s) + 48.0 * sequences(s), flops: 0.0 },
+    work: |s| Work { bytes: 4.0 * logits(s) + 48.0 * ROWS, flops: 0.0 },
     ..Kernel::new("sample_keep", &SOURCE, THREADS)
 };
 const SAMPLE_DRAW: Kernel = Kernel {
     shared_bytes: |s| draw_shared_bytes(s.vocab),
-    work: |s| Work { bytes: 4.0 * logits(s) + 56.0 * sequences(s), flops: 17.0 * logits(s) },
+    work: |s| Work { bytes: 4.0 * logits(s) + 56.0 * ROWS, flops: 17.0 * logits(s) },
     ..Kernel::new("sample_draw", &SOURCE, THREADS)
 };
 
-/// Rows that a step of decoding samples.
-fn sequences(s: &Shape) -> f64 {
-    s.rows.div_ceil(s.sequence) as f64
-}
-
 fn logits(s: &Shape) -> f64 {
-    sequences(s) * s.vocab as f64
+    (SAMPLED_ROWS * s.vocab) as f64
 }
 
 /// A double for each block of tokens and for each run of blocks, the weights of one block, and a double a warp.

@@ -1,5 +1,7 @@
 //! A launch of every kernel at a shape, on made-up numbers: for benches, and to see on a device what each kernel reaches.
 
+mod head;
+
 use crate::buffer::{Buffer, Element};
 use crate::gemm::{Products, linear_bwd_input, linear_bwd_weight, linear_fwd};
 use crate::kernel::{Kernel, Shape, Work};
@@ -59,7 +61,7 @@ fn ids(shape: &Shape) -> Vec<u32> {
 
 /// All trials for activations of type E.
 pub fn trials<E: Element>() -> Vec<Trial> {
-    vec![
+    let mut trials = vec![
         Trial {
             name: "embedding_fwd",
             kernels: &["embedding_fwd"],
@@ -198,7 +200,9 @@ pub fn trials<E: Element>() -> Vec<Trial> {
         product("library gemm_nt", &["gemm_nt"], |gpu, s| prepare_forward::<E>(gpu, s, s.rows, Products::Library)),
         product("library gemm_nn", &["gemm_nn"], |gpu, s| prepare_input::<E>(gpu, s, Products::Library)),
         product("library gemm_tn", &["gemm_tn"], |gpu, s| prepare_weight::<E>(gpu, s, Products::Library)),
-    ]
+    ];
+    trials.extend(head::trials::<E>());
+    trials
 }
 
 fn qkv_width(s: &Shape) -> usize {
