@@ -26,6 +26,7 @@ KERNEL(THREADS) embedding_bwd(float* dtable, const element* dx, const u32* ids, 
         float total[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) total[i] = i < d - j ? sum[i] : 0.0f;
+#pragma unroll 4
         for (u32 k = starts[t]; k < starts[t + 1]; k++) {
             Eight row = load8(dx + u64(order[k]) * d + j, d - j);
 #pragma unroll
