@@ -3,8 +3,12 @@
 //! Everything typed and checked stands above it ([`crate::Gpu`], [`crate::kernels`]); the two answers below it are the CUDA driver and
 //! the emulator.
 
+#[cfg(feature = "emulator")]
+mod emulator;
 mod source;
 
+#[cfg(feature = "emulator")]
+pub use emulator::Emulator;
 pub use source::{Source, Unit};
 
 use crate::CudaError;

@@ -1,0 +1,606 @@
+// The emulator's runtime: fibres, the schedule of a block, and the words for what goes wrong. runtime.h stands above it.
+
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+#include <dlfcn.h>
+
+namespace emulator {
+
+extern "C" {
+__thread Machine* machine = nullptr;
+}
+
+// ------------------------------------------------------------------------------------------------------------------ fibres
+
+// Stores where this stack goes on in *from and goes on with another: what a function must preserve is on the stack.
+extern "C" void emulator_switch(void** from, void* to);
+extern "C" void emulator_fibre();
+
+#if defined(__x86_64__)
+asm(R"(
+.text
+.globl emulator_switch
+.type emulator_switch, @function
+emulator_switch:
+    push %rbp
+    push %rbx
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rsp, (%rdi)
+    mov %rsi, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbx
+    pop %rbp
+    ret
+.size emulator_switch, . - emulator_switch
+)");
+const u32 SAVED_WORDS = 6; // below the address to return to
+static void* first_frame(u8* top) {
+    void** words = reinterpret_cast<void**>(top) - 2; // so that the stack is aligned as after a call
+    words[0] = reinterpret_cast<void*>(&emulator_fibre);
+    return words - SAVED_WORDS;
+}
+static u64 program_counter(const ucontext_t* c) { return u64(c->uc_mcontext.gregs[REG_RIP]); }
+static void go_on_at(ucontext_t* c, void (*function)(), u8* top) {
+    c->uc_mcontext.gregs[REG_RIP] = greg_t(function);
+    c->uc_mcontext.gregs[REG_RSP] = greg_t(top - 8);
+}
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.globl emulator_switch
+.type emulator_switch, %function
+emulator_switch:
+    sub sp, sp, #160
+    stp x19, x20, [sp]
+    stp x21, x22, [sp, #16]
+    stp x23, x24, [sp, #32]
+    stp x25, x26, [sp, #48]
+    stp x27, x28, [sp, #64]
+    stp x29, x30, [sp, #80]
+    stp d8, d9, [sp, #96]
+    stp d10, d11, [sp, #112]
+    stp d12, d13, [sp, #128]
+    stp d14, d15, [sp, #144]
+    mov x9, sp
+    str x9, [x0]
+    mov sp, x1
+    ldp x19, x20, [sp]
+    ldp x21, x22, [sp, #16]
+    ldp x23, x24, [sp, #32]
+    ldp x25, x26, [sp, #48]
+    ldp x27, x28, [sp, #64]
+    ldp x29, x30, [sp, #80]
+    ldp d8, d9, [sp, #96]
+    ldp d10, d11, [sp, #112]
+    ldp d12, d13, [sp, #128]
+    ldp d14, d15, [sp, #144]
+    add sp, sp, #160
+    ret
+.size emulator_switch, . - emulator_switch
+)");
+static void* first_frame(u8* top) {
+    void** words = reinterpret_cast<void**>(top) - 20;
+    words[11] = reinterpret_cast<void*>(&emulator_fibre); // x30
+    return words;
+}
+static u64 program_counter(const ucontext_t* c) { return c->uc_mcontext.pc; }
+static void go_on_at(ucontext_t* c, void (*function)(), u8* top) {
+    c->uc_mcontext.pc = u64(function);
+    c->uc_mcontext.sp = u64(top);
+}
+#else
+#error "the emulator switches stacks on x86-64 and aarch64 only"
+#endif
+
+// Stacks lie this far apart: not a power of two, or the same local of all threads would fall into one set of the cache.
+const u64 STACK_BYTES = 64 * 1024 + 320;
+const u64 PAGE = 4096;
+
+static u8* stack_top(const Machine* m, u32 thread) {
+    return reinterpret_cast<u8*>(u64(m->stacks + (thread + 1) * STACK_BYTES) & ~u64(63));
+}
+
+// Lets the next lane of the warp run, or the scheduler.
+static void pause() {
+    Machine* m = machine;
+    Fibre* own = m->fibre;
+    Warp* warp = own->warp;
+    if (warp->ready) {
+        const u32 lane = u32(__builtin_ctz(warp->ready));
+        warp->ready &= warp->ready - 1;
+        Fibre* next = &warp->lanes[lane];
+        m->fibre = next, m->thread = next->thread, m->thread_index.x = next->thread;
+        next->state = READY;
+        emulator_switch(&own->stack, next->stack);
+    } else {
+        m->fibre = nullptr;
+        emulator_switch(&own->stack, m->scheduler_stack);
+    }
+}
+
+static void land_copies(Fibre* fibre, u32 batches) {
+    u32 kept = 0;
+    for (u32 i = 0; i < fibre->copies_count; i++) {
+        const Copy& copy = fibre->copies[i];
+        if (copy.batch >= batches) {
+            fibre->copies[kept++] = copy;
+            continue;
+        }
+        memcpy(copy.to, copy.bytes, sizeof copy.bytes);
+        for (u32 k = 0; k < copy.count; k++) copy.cells[k].written = machine->now, copy.cells[k].writer = u16(fibre->thread);
+    }
+    fibre->copies_count = kept;
+}
+
+// What a fibre runs.
+extern "C" void emulator_fibre() {
+    machine->job->entry->run(machine->job->args);
+    Fibre* own = machine->fibre;
+    land_copies(own, ~0u);
+    own->state = RETURNED;
+    pause();
+    __builtin_unreachable();
+}
+
+// ------------------------------------------------------------------------------------------------------------------- words
+
+// A line as text; a few results live at once.
+static const char* line(Site site) {
+    static __thread char texts[4][160];
+    static __thread u32 next = 0;
+    char* text = texts[next++ % 4];
+    const char* file = site & IN_HEADER ? "common.cuh" : machine->job->file;
+    snprintf(text, sizeof texts[0], "%s:%d", file, site & ~IN_HEADER);
+    return text;
+}
+
+// Notes what the thread that runs, or on whose behalf the scheduler speaks, has done.
+__attribute__((format(printf, 2, 0))) static void record(Site site, const char* format, va_list list) {
+    Machine* m = machine;
+    const int room = int(sizeof m->fault->text), length = vsnprintf(m->fault->text, size_t(room), format, list);
+    if (site && length < room) snprintf(m->fault->text + length, size_t(room - length), " (%s)", line(site));
+    m->fault->thread = m->thread;
+    m->faulted = true;
+}
+__attribute__((format(printf, 2, 3))) static void note_fault(Site site, const char* format, ...) {
+    va_list list;
+    va_start(list, format);
+    record(site, format, list);
+    va_end(list);
+}
+
+// Leaves the fibre for good.
+[[noreturn]] static void abandon() {
+    Machine* m = machine;
+    m->fibre = nullptr;
+    void* lost;
+    emulator_switch(&lost, m->scheduler_stack);
+    abort(); // nobody comes back
+}
+
+extern "C" void emulator_fault(Site site, const char* format, ...) {
+    va_list list;
+    va_start(list, format);
+    record(site, format, list);
+    va_end(list);
+    abandon();
+}
+
+extern "C" void emulator_outside(const char* verb, u32 piece, long long index, u32 count, Site site) {
+    emulator_fault(site, "%s element %lld of shared piece %u, which has %u", verb, index, piece, count);
+}
+
+extern "C" void emulator_unwritten(const Cell* cell, u32 piece, long long index, Site site) {
+    if (cell->writer & COPYING) {
+        emulator_fault(site, "reads element %lld of shared piece %u, into which the asynchronous copy of thread %u (%s) is under way", index,
+                       piece, cell->writer & ~COPYING, line(cell->written_at));
+    }
+    emulator_fault(site, "reads element %lld of shared piece %u, which nobody has written", index, piece);
+}
+
+// Whether this thread has met a thread of its warp since then.
+static bool met_since(u32 thread, u32 tick) {
+    const Machine* m = machine;
+    const Warp* warp = m->fibre->warp;
+    if (thread / LANES != warp->index) return false;
+    return tick < warp->met || (warp->partial && tick < warp->pair_met[m->fibre->lane][thread % LANES]);
+}
+
+extern "C" void emulator_read_after(const Cell* cell, u32 piece, long long index, Site site) {
+    if (met_since(cell->writer, cell->written)) return;
+    emulator_fault(site, "race: reads element %lld of shared piece %u, which thread %u has written (%s) with no barrier between", index, piece,
+                   cell->writer, line(cell->written_at));
+}
+
+extern "C" void emulator_write_after(const Cell* cell, u32 piece, long long index, Site site) {
+    const Machine* m = machine;
+    if (cell->writer & COPYING) {
+        emulator_fault(site, "writes element %lld of shared piece %u, into which the asynchronous copy of thread %u (%s) is under way", index,
+                       piece, cell->writer & ~COPYING, line(cell->written_at));
+    }
+    if (cell->written >= m->last_barrier && cell->writer != m->thread && !met_since(cell->writer, cell->written)) {
+        emulator_fault(site, "race: writes element %lld of shared piece %u, which thread %u has written (%s) with no barrier between", index,
+                       piece, cell->writer, line(cell->written_at));
+    }
+    if (cell->read < m->last_barrier || cell->reader == m->thread) return;
+    char who[40];
+    if (cell->reader == SEVERAL_WARPS) {
+        snprintf(who, sizeof who, "several warps have");
+    } else if (cell->reader & SEVERAL_LANES) {
+        const u32 warp = cell->reader & ~SEVERAL_LANES;
+        if (warp == m->thread / LANES && cell->read < m->fibre->warp->met) return;
+        snprintf(who, sizeof who, "several lanes of warp %u have", warp);
+    } else {
+        if (met_since(cell->reader, cell->read)) return;
+        snprintf(who, sizeof who, "thread %u has", cell->reader);
+    }
+    emulator_fault(site, "race: writes element %lld of shared piece %u, which %s read (%s) with no barrier between", index, piece, who,
+                   line(cell->read_at));
+}
+
+// ----------------------------------------------------------------------------------------------------------- shared memory
+
+extern "C" Piece emulator_take(u32 index, u32 used, u64 count, u32 size, Site site) {
+    Machine* m = machine;
+    const u64 end = used + (count * size + 15) / 16 * 16;
+    if (index >= MOST_PIECES) emulator_fault(site, "takes more than %u pieces of shared memory", MOST_PIECES);
+    if (end > m->job->shared_bytes) {
+        emulator_fault(site, "takes %llu bytes of shared memory, the launch has %u", end, m->job->shared_bytes);
+    }
+    Piece piece = {used, u32(count), size};
+    if (index == m->pieces_count) {
+        m->pieces[m->pieces_count++] = piece;
+        if (end > m->taken) m->taken = u32(end);
+    }
+    const Piece& first = m->pieces[index];
+    if (first.offset != piece.offset || first.count != piece.count || first.size != piece.size) {
+        emulator_fault(site, "takes %u elements of %u bytes as shared piece %u, another thread took %u of %u", piece.count, size, index,
+                       first.count, first.size);
+    }
+    return piece;
+}
+
+extern "C" void emulator_async_copy(u8* to, Cell* cells, u32 count, const void* from, u32 piece, long long index, Site site) {
+    Fibre* own = machine->fibre;
+    if (own->copies_count == own->copies_room) {
+        own->copies_room = own->copies_room ? 2 * own->copies_room : 16;
+        own->copies = static_cast<Copy*>(realloc(own->copies, own->copies_room * sizeof(Copy)));
+    }
+    Copy& copy = own->copies[own->copies_count];
+    copy.to = to, copy.cells = cells, copy.count = count, copy.batch = own->batch;
+    memcpy(copy.bytes, from, sizeof copy.bytes);
+    for (u32 k = 0; k < count; k++) {
+        Cell& cell = cells[k];
+        emulator_write_after(&cell, piece, index + k, site);
+        // Nobody may touch it now: the copy may land at any time.
+        cell.written = 0, cell.writer = u16(own->thread | COPYING), cell.written_at = site;
+    }
+    own->copies_count++;
+}
+extern "C" void emulator_async_commit() { machine->fibre->batch++; }
+extern "C" void emulator_async_wait(u32 under_way) {
+    Fibre* own = machine->fibre;
+    if (own->batch > under_way) land_copies(own, own->batch - under_way);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- meetings
+
+extern "C" void emulator_barrier(Site site) {
+    Fibre* own = machine->fibre;
+    own->state = AT_BARRIER, own->site = site, own->call = "__syncthreads";
+    pause();
+}
+
+// "0-15" or "3".
+static void lane_range(char* text, size_t room, u32 lanes) {
+    size_t length = 0;
+    for (u32 lane = 0; lane < LANES && length < room; lane++) {
+        if (!(lanes >> lane & 1)) continue;
+        u32 end = lane;
+        while (end + 1 < LANES && lanes >> (end + 1) & 1) end++;
+        length += size_t(snprintf(text + length, room - length, end > lane ? "%s%u-%u" : "%s%u", length ? ", " : "", lane, end));
+        lane = end;
+    }
+}
+
+// The lanes of a call's mask do not come: says where one of them is instead.
+static void partial_warp(const Fibre* waiting) {
+    const Warp* warp = waiting->warp;
+    u32 same = 0, returned = 0;
+    const Fibre* other = nullptr;
+    for (u32 lane = 0; lane < LANES; lane++) {
+        const Fibre* f = &warp->lanes[lane];
+        if (f->state == AT_COLLECTIVE && f->call == waiting->call && f->mask == waiting->mask && f->site == waiting->site) {
+            same |= 1u << lane;
+        } else if (waiting->mask >> lane & 1) {
+            if (f->state == RETURNED) returned |= 1u << lane;
+            else if (!other) other = f;
+        }
+    }
+    char here[100], there[100], where[200];
+    lane_range(here, sizeof here, same);
+    if (returned) {
+        lane_range(there, sizeof there, returned);
+        snprintf(where, sizeof where, "lanes %s have returned", there);
+    } else if (other) {
+        snprintf(where, sizeof where, "lane %u is at %s (%s)", other->lane, other->call, line(other->site));
+    } else {
+        snprintf(where, sizeof where, "none of the others comes");
+    }
+    machine->thread = waiting->thread;
+    note_fault(waiting->site, "%s of warp %u with the mask %08x is reached by lanes %s only: %s", waiting->call, warp->index, waiting->mask,
+                   here, where);
+}
+
+static bool same_call(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
+
+extern "C" Warp* emulator_arrive(const char* call, u32 mask, void* data, Site site) {
+    Fibre* own = machine->fibre;
+    Warp* warp = own->warp;
+    if (!(mask >> own->lane & 1)) emulator_fault(site, "%s by lane %u, which its mask %08x leaves out", call, own->lane, mask);
+    own->call = call, own->mask = mask, own->data = data, own->site = site;
+    if (warp->arrived) {
+        const Fibre* first = &warp->lanes[__builtin_ctz(warp->arrived)];
+        warp->mixed |= first->site != site || first->mask != mask || !same_call(first->call, call);
+    } else {
+        warp->mixed = false;
+    }
+    warp->arrived |= 1u << own->lane;
+    own->state = AT_COLLECTIVE;
+    if ((warp->arrived & mask) != mask) return pause(), nullptr;
+    if (warp->mixed) {
+        for (u32 lane = 0; lane < LANES; lane++) {
+            const Fibre* f = &warp->lanes[lane];
+            if (mask >> lane & 1 && (f->site != site || f->mask != mask || !same_call(f->call, call))) partial_warp(own), abandon();
+        }
+    }
+    return warp;
+}
+
+extern "C" void emulator_leave(Warp* warp, u32 mask) {
+    const u32 tick = ++machine->now;
+    if (mask == ~0u) {
+        warp->met = tick;
+    } else {
+        warp->partial = true;
+        for (u32 a = 0; a < LANES; a++) {
+            for (u32 b = 0; b < LANES; b++) {
+                if (mask >> a & mask >> b & 1) warp->pair_met[a][b] = tick;
+            }
+        }
+    }
+    warp->arrived &= ~mask;
+    warp->ready |= mask & ~(1u << machine->fibre->lane);
+    machine->fibre->state = READY;
+}
+
+extern "C" void emulator_product(float c[16][8], const float a[16][16], const float b[16][8]) {
+    for (int m = 0; m < 16; m++) {
+        float sums[8];
+        memcpy(sums, c[m], sizeof sums);
+        for (int k = 0; k < 16; k++) {
+            for (int n = 0; n < 8; n++) sums[n] = fmaf(a[m][k], b[k][n], sums[n]);
+        }
+        memcpy(c[m], sums, sizeof sums);
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------- processor
+
+struct OldActions {
+    struct sigaction segv, bus, ill, fpe;
+};
+static OldActions old_actions;
+
+// Where a fibre goes on that the processor has stopped.
+static void stopped_by_processor() {
+    Machine* m = machine;
+    const u64 stack = u64(m->stacks);
+    switch (m->fault->signal) {
+    case SIGFPE: emulator_fault(0, "divides an integer by zero");
+    case SIGILL: emulator_fault(0, "goes outside a local array or touches a word at an address that is not a multiple of its size");
+    }
+    if (m->fault->address >= stack && m->fault->address < stack + MOST_THREADS * STACK_BYTES) {
+        m->fault->at_address = 0;
+        emulator_fault(0, "needs more than %llu bytes of stack", STACK_BYTES);
+    }
+    if (!m->fault->at_address) emulator_fault(0, "touches a word at an address that is not a multiple of its size, or is none");
+    emulator_fault(0, "touches");
+}
+
+static void on_signal(int signal, siginfo_t* info, void* context) {
+    Machine* m = machine;
+    if (!m || !m->fibre) {
+        // Not ours: the one before us gets it when the instruction is tried again.
+        const struct sigaction& old = signal == SIGSEGV ? old_actions.segv
+                                      : signal == SIGBUS ? old_actions.bus
+                                      : signal == SIGILL ? old_actions.ill
+                                                         : old_actions.fpe;
+        sigaction(signal, &old, nullptr);
+        return;
+    }
+    ucontext_t* c = static_cast<ucontext_t*>(context);
+    m->fault->pc = reinterpret_cast<const void*>(program_counter(c));
+    m->fault->at_address = signal == SIGSEGV && info->si_code > 0 && info->si_code != SI_KERNEL;
+    m->fault->address = u64(info->si_addr);
+    m->fault->signal = signal;
+    go_on_at(c, stopped_by_processor, stack_top(m, m->thread));
+}
+
+// Catches what the processor finds in kernels. Once a process.
+extern "C" void emulator_start() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSEGV, &action, &old_actions.segv);
+    sigaction(SIGBUS, &action, &old_actions.bus);
+    sigaction(SIGILL, &action, &old_actions.ill);
+    sigaction(SIGFPE, &action, &old_actions.fpe);
+}
+
+// ------------------------------------------------------------------------------------------------------------------ blocks
+
+static void* map(u64 bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
+}
+
+// A new machine, or null when the host has no memory for it. It is zero where nothing is said.
+extern "C" Machine* emulator_machine() {
+    Machine* m = static_cast<Machine*>(map(sizeof(Machine)));
+    if (!m) return nullptr;
+    m->stacks = static_cast<u8*>(map(MOST_THREADS * STACK_BYTES));
+    m->shared = static_cast<u8*>(map(MOST_SHARED_BYTES));
+    m->cells = static_cast<Cell*>(map(u64(MOST_SHARED_BYTES) * sizeof(Cell)));
+    m->signal_stack = static_cast<u8*>(map(64 * 1024));
+    if (!m->stacks || !m->shared || !m->cells || !m->signal_stack) return nullptr;
+    for (u32 thread = 0; thread < MOST_THREADS; thread++) {
+        // The lowest whole page of each stack stops what runs over it.
+        u64 low = (u64(m->stacks + thread * STACK_BYTES) + PAGE - 1) / PAGE * PAGE;
+        mprotect(reinterpret_cast<void*>(low), PAGE, PROT_NONE);
+        m->fibres[thread].thread = thread, m->fibres[thread].lane = thread % LANES;
+        m->fibres[thread].warp = &m->warps[thread / LANES];
+    }
+    for (u32 warp = 0; warp < MOST_THREADS / LANES; warp++) {
+        m->warps[warp].index = warp, m->warps[warp].lanes = &m->fibres[warp * LANES];
+    }
+    return m;
+}
+
+static void forget_shared(Machine* m) {
+    memset(m->cells, 0, u64(MOST_SHARED_BYTES) * sizeof(Cell));
+    m->now = 0;
+    for (u32 warp = 0; warp < MOST_THREADS / LANES; warp++) {
+        memset(m->warps[warp].pair_met, 0, sizeof m->warps[warp].pair_met);
+    }
+}
+
+static void prepare(Machine* m, const Job* job, u64 block, Fault* fault) {
+    if (m->now > 0x7fffffff) forget_shared(m);
+    m->job = job, m->fault = fault, m->faulted = false;
+    m->block_start = m->last_barrier = ++m->now;
+    m->pieces_count = m->taken = 0;
+    m->grid_size = job->grid;
+    m->block_size = {job->threads, 1, 1};
+    m->block_index = {u32(block % job->grid.x), u32(block / job->grid.x % job->grid.y), u32(block / job->grid.x / job->grid.y)};
+    m->thread_index = {0, 0, 0};
+    for (u32 thread = 0; thread < job->threads; thread++) {
+        Fibre& fibre = m->fibres[thread];
+        fibre.stack = first_frame(stack_top(m, thread));
+        fibre.state = READY, fibre.copies_count = fibre.batch = 0;
+    }
+    for (u32 warp = 0; warp < job->threads / LANES; warp++) {
+        Warp& w = m->warps[warp];
+        w.ready = ~0u, w.arrived = 0, w.mixed = w.partial = false, w.met = m->now;
+    }
+}
+
+// Runs the lanes of a warp until none can go on.
+static void run_warp(Machine* m, Warp* warp) {
+    if (!warp->ready) return;
+    const u32 lane = u32(__builtin_ctz(warp->ready));
+    warp->ready &= warp->ready - 1;
+    Fibre* first = &warp->lanes[lane];
+    first->state = READY;
+    m->fibre = first, m->thread = first->thread, m->thread_index.x = first->thread;
+    emulator_switch(&m->scheduler_stack, first->stack);
+    if (!m->faulted && warp->arrived) partial_warp(&warp->lanes[__builtin_ctz(warp->arrived)]);
+}
+
+// All threads wait at a barrier or have returned: opens the barrier. False if there is none left, or after a fault.
+static bool open_barrier(Machine* m, u32 threads) {
+    const Fibre *at = nullptr, *other = nullptr;
+    for (u32 thread = 0; thread < threads; thread++) {
+        const Fibre* f = &m->fibres[thread];
+        if (f->state == AT_BARRIER && !at) at = f;
+        if (at && !other && (f->state != AT_BARRIER || f->site != at->site)) other = f;
+    }
+    if (!at) return false;
+    if (m->fibres[0].state == RETURNED) other = &m->fibres[0];
+    if (other) {
+        char where[200];
+        if (other->state == RETURNED) snprintf(where, sizeof where, "thread %u has returned", other->thread);
+        else snprintf(where, sizeof where, "thread %u waits at another (%s)", other->thread, line(other->site));
+        m->thread = at->thread;
+        note_fault(at->site, "divergent barrier: thread %u waits at __syncthreads, %s", at->thread, where);
+        return false;
+    }
+    m->last_barrier = ++m->now;
+    for (u32 warp = 0; warp < threads / LANES; warp++) m->warps[warp].ready = ~0u;
+    return true;
+}
+
+// Runs one block; true if nothing went wrong.
+extern "C" bool emulator_run(Machine* m, const Job* job, u64 block, Fault* fault) {
+    stack_t own = {}, before;
+    own.ss_sp = m->signal_stack, own.ss_size = 64 * 1024;
+    sigaltstack(&own, &before);
+    machine = m;
+    prepare(m, job, block, fault);
+    do {
+        for (u32 warp = 0; warp < job->threads / LANES && !m->faulted; warp++) run_warp(m, &m->warps[warp]);
+    } while (!m->faulted && open_barrier(m, job->threads));
+    machine = nullptr;
+    sigaltstack(&before, nullptr);
+    if (m->faulted) {
+        forget_shared(m);
+        return false;
+    }
+    fault->taken = m->taken;
+    return true;
+}
+
+// ------------------------------------------------------------------------------------------------------------------ memory
+
+static u64 pages(u64 bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+// Memory that ends (rounded up to 16 bytes) where a page begins that nobody may touch, with such a page before it too; all bits are
+// one, so that a float that nobody has written is not a number. 0 when the host has no memory for it.
+extern "C" u64 emulator_map(u64 bytes) {
+    const u64 length = (bytes + 15) / 16 * 16, inside = pages(length);
+    u8* memory = static_cast<u8*>(map(inside + 2 * PAGE));
+    if (!memory) return 0;
+    mprotect(memory, PAGE, PROT_NONE);
+    mprotect(memory + PAGE + inside, PAGE, PROT_NONE);
+    memset(memory + PAGE, 0xff, inside);
+    return u64(memory + PAGE + inside - length);
+}
+extern "C" void emulator_unmap(u64 address, u64 bytes) {
+    const u64 length = (bytes + 15) / 16 * 16, inside = pages(length);
+    munmap(reinterpret_cast<void*>(address + length - inside - PAGE), inside + 2 * PAGE);
+}
+// Distance from `address` of a byte before or after its memory that was written; 0 if there is none.
+extern "C" long long emulator_stray(u64 address, u64 bytes) {
+    const u64 length = (bytes + 15) / 16 * 16, inside = pages(length);
+    const u8* memory = reinterpret_cast<const u8*>(address);
+    for (long long i = (long long)bytes; i < (long long)length; i++) {
+        if (memory[i] != 0xff) return i;
+    }
+    for (long long i = -1; i >= (long long)length - (long long)inside; i--) {
+        if (memory[i] != 0xff) return i;
+    }
+    return 0;
+}
+
+// The file that an instruction was loaded from, and where in it the instruction is.
+extern "C" bool emulator_place(const void* pc, char* file, u64 room, u64* offset) {
+    Dl_info info;
+    if (!pc || !dladdr(pc, &info) || !info.dli_fname) return false;
+    snprintf(file, room, "%s", info.dli_fname);
+    *offset = u64(pc) - u64(info.dli_fbase);
+    return true;
+}
+
+} // namespace emulator

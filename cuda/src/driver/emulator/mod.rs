@@ -1,0 +1,194 @@
+//! The emulator: the kernels' own sources, compiled by g++ and run on the CPU with the semantics of blocks, warps and shared memory.
+//!
+//! It is there to prove kernels, not to be fast. What a GPU forgives or turns into a wrong number is a [`CudaError::Fault`] here that
+//! says which thread of which block did what on which line: barriers and warp functions that a part of the threads does not reach,
+//! shared memory touched outside its piece, read before it is written, or touched by two threads without a barrier between, global
+//! memory touched outside a buffer, shared memory that the launch does not have, arguments that the kernel does not take.
+//!
+//! It cannot show what depends on real time and real hardware: races between blocks in global memory, bank conflicts, coalescing,
+//! the rounding inside a tensor core and of the special function unit.
+//!
+//! The runtime (`cuda/emulator/runtime.cpp`) is one library, every unit another; both are kept beside the running program.
+
+mod compiler;
+mod memory;
+mod product;
+mod runtime;
+
+use super::{Arg, Driver, Launch, Matmul, Module, Unit};
+use crate::CudaError;
+use compiler::{Compiler, Kernels};
+use memory::Memory;
+use runtime::{Entry, Runtime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Device memory unless [`Emulator::with_memory`] says otherwise.
+const MEMORY_BYTES: usize = 2 << 30;
+/// Most threads of a block, and most bytes of its shared memory (an H100's).
+const MOST_THREADS: u32 = 1024;
+const MOST_SHARED_BYTES: u32 = 227 * 1024;
+
+/// A machine that runs kernels on the CPU and looks at everything they do.
+pub struct Emulator {
+    runtime: &'static Runtime,
+    compiler: &'static Compiler,
+    kernels: Mutex<Vec<Arc<Kernels>>>,
+    memory: Mutex<Memory>,
+    library: bool,
+}
+
+impl Emulator {
+    /// A new machine with empty memory.
+    ///
+    /// **Errors** [`CudaError::Unavailable`] without g++.
+    pub fn new() -> Result<Emulator, CudaError> {
+        let compiler = Compiler::get()?;
+        let runtime = Runtime::get(compiler)?;
+        let memory = Mutex::new(Memory::new(runtime, MEMORY_BYTES));
+        Ok(Emulator { runtime, compiler, kernels: Mutex::default(), memory, library: true })
+    }
+
+    /// The same machine with this much device memory.
+    pub fn with_memory(self, bytes: usize) -> Emulator {
+        Emulator { memory: Mutex::new(Memory::new(self.runtime, bytes)), ..self }
+    }
+
+    /// The same machine without a library of matrix products, so that our own kernel must do them.
+    pub fn without_library(self) -> Emulator {
+        Emulator { library: false, ..self }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a kernel did wrong.
+fn fault(kernel: &str, fault: String) -> CudaError {
+    CudaError::Fault { kernel: kernel.into(), fault }
+}
+
+/// Refuses a launch that no GPU would do, or that is not what the kernel was written for.
+fn check_launch(entry: &Entry, launch: Launch, args: &[Arg]) -> Result<(), String> {
+    let Launch { grid, threads, shared_bytes } = launch;
+    if threads != entry.threads {
+        return Err(format!("launched with blocks of {threads} threads, written for {}", entry.threads));
+    }
+    if threads == 0 || !threads.is_multiple_of(32) || threads > MOST_THREADS {
+        return Err(format!("blocks of {threads} threads: not a multiple of 32 from 32 to {MOST_THREADS}"));
+    }
+    if grid.contains(&0) || grid[0] >= 1 << 31 || grid[1] >= 1 << 16 || grid[2] >= 1 << 16 {
+        return Err(format!("a grid of {grid:?} blocks: from 1 to 2^31 - 1, 65535 and 65535"));
+    }
+    if shared_bytes > MOST_SHARED_BYTES {
+        return Err(format!("{shared_bytes} bytes of shared memory, a block has {MOST_SHARED_BYTES}"));
+    }
+    let kinds = entry.kinds();
+    if args.len() != kinds.len() {
+        return Err(format!("launched with {} arguments, it takes {}", args.len(), kinds.len()));
+    }
+    for (i, (arg, &kind)) in args.iter().zip(kinds).enumerate() {
+        if runtime::kind(arg) != kind {
+            let takes = runtime::KINDS.get(usize::from(kind)).unwrap_or(&"something else");
+            return Err(format!("argument {i} is {arg:?}, the kernel takes {takes}"));
+        }
+    }
+    Ok(())
+}
+
+// SAFETY: `allocate` hands out mapped memory that stays until `free` unmaps it.
+unsafe impl Driver for Emulator {
+    fn name(&self) -> String {
+        "emulator on the CPU".into()
+    }
+
+    fn memory(&self) -> Result<(usize, usize), CudaError> {
+        Ok(self.memory().free_and_total())
+    }
+
+    fn allocate(&self, what: &str, bytes: usize) -> Result<u64, CudaError> {
+        self.memory().allocate(what, bytes)
+    }
+
+    fn free(&self, address: u64) {
+        self.memory().free(address);
+    }
+
+    fn upload(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
+        let memory = self.memory();
+        memory.check("upload", to, from.len())?;
+        // SAFETY: the range lies in an allocation, which cannot be freed while the lock is held; host memory is elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    fn download(&self, to: &mut [u8], from: u64) -> Result<(), CudaError> {
+        let memory = self.memory();
+        memory.check("download", from, to.len())?;
+        // SAFETY: as in `upload`.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
+        let memory = self.memory();
+        memory.check("copy", to, bytes)?;
+        memory.check("copy", from, bytes)?;
+        if to < from + bytes as u64 && from < to + bytes as u64 {
+            return Err(CudaError::Call { call: "copy".into(), reason: "the ranges overlap".into() });
+        }
+        // SAFETY: as in `upload`; the ranges do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        Ok(())
+    }
+
+    fn zero(&self, to: u64, bytes: usize) -> Result<(), CudaError> {
+        let memory = self.memory();
+        memory.check("zero", to, bytes)?;
+        // SAFETY: as in `upload`.
+        unsafe { std::ptr::write_bytes(to as *mut u8, 0, bytes) };
+        Ok(())
+    }
+
+    fn load(&self, unit: &Unit) -> Result<Module, CudaError> {
+        let built = self.compiler.load(unit)?;
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        kernels.push(built);
+        Ok(Module(kernels.len() - 1))
+    }
+
+    unsafe fn launch(&self, module: Module, kernel: &str, launch: Launch, args: &[Arg]) -> Result<(), CudaError> {
+        let kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner)[module.0].clone();
+        let Some(entry) = kernels.find(kernel) else {
+            let reason = format!("{} has no kernel {kernel}", kernels.file());
+            return Err(CudaError::Call { call: "launch".into(), reason });
+        };
+        check_launch(entry, launch, args).map_err(|text| fault(kernel, text))?;
+        // SAFETY: the arguments are of the kernel's kinds; that they point to enough memory is the caller's promise, and where it does
+        // not hold the guard pages answer.
+        let outcome = unsafe { self.runtime.run(entry, kernels.file(), launch, args) };
+        let memory = self.memory();
+        outcome.map_err(|found| fault(kernel, found.describe(&memory, self.runtime, launch)))?;
+        memory.find_stray_write().map_or(Ok(()), |text| Err(fault(kernel, text)))
+    }
+
+    unsafe fn matmul(&self, product: &Matmul) -> Result<bool, CudaError> {
+        if self.library {
+            let memory = self.memory();
+            for (name, address, bytes) in product::extents(product) {
+                memory.check(name, address, bytes)?;
+            }
+            // SAFETY: the matrices lie in allocations, which cannot be freed while the lock is held.
+            unsafe { product::multiply(product) };
+        }
+        Ok(self.library)
+    }
+
+    fn synchronize(&self) -> Result<(), CudaError> {
+        Ok(())
+    }
+
+    fn time_ms(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Option<f32>, CudaError> {
+        work().map(|()| None)
+    }
+}
