@@ -12,6 +12,8 @@ pub struct Kernel {
     pub source: &'static Source,
     /// Threads of a block, as in its `KERNEL(…)`.
     pub threads: u32,
+    /// The `HEAD_DIM`s that its source is compiled for; one 0 where it does not depend on the width of heads.
+    pub head_dims: &'static [u32],
     /// Why it has a frame in local memory; `None` for a kernel that must not have one.
     pub frame: Option<&'static str>,
     /// Dynamic shared memory of a block at a shape.
@@ -23,7 +25,15 @@ pub struct Kernel {
 impl Kernel {
     /// A kernel without shared memory and local frame, of which nothing more is known yet: the manifest's entries begin with this.
     pub(crate) const fn new(name: &'static str, source: &'static Source, threads: u32) -> Self {
-        Kernel { name, source, threads, frame: None, shared_bytes: |_| 0, work: |_| Work { bytes: 0.0, flops: 0.0 } }
+        Kernel {
+            name,
+            source,
+            threads,
+            head_dims: &[0],
+            frame: None,
+            shared_bytes: |_| 0,
+            work: |_| Work { bytes: 0.0, flops: 0.0 },
+        }
     }
 
     /// The unit that has this kernel for activations of type E, when it does not depend on the width of heads.

@@ -3,8 +3,11 @@
 //! Everything typed and checked stands above it ([`crate::Gpu`], [`crate::kernels`]); the two answers below it are the CUDA driver and
 //! the emulator.
 
+pub mod cache;
 #[cfg(feature = "emulator")]
 mod emulator;
+pub mod libraries;
+pub mod nvrtc;
 mod source;
 
 #[cfg(feature = "emulator")]
