@@ -15,6 +15,9 @@ pub struct Source {
 /// What every source stands on besides the machine's own prelude.
 const COMMON: Source = Source { file: "common.cuh", text: include_str!("../../kernels/common.cuh") };
 
+/// What the sources of attention stand on besides that: those that are compiled for a width of heads.
+const ATTENTION: Source = Source { file: "attention.cuh", text: include_str!("../../kernels/attention.cuh") };
+
 /// A source and the numbers that it is compiled for: what the compiler sees at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
@@ -39,7 +42,8 @@ impl Unit {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "#define HEAD_DIM {}", self.head_dim);
         }
-        for source in [prelude, &COMMON, self.source] {
+        let attention = Some(&ATTENTION).filter(|_| self.head_dim > 0);
+        for source in [prelude, &COMMON].into_iter().chain(attention).chain([self.source]) {
             // So that messages name the file and line that a reader knows.
             let _ = writeln!(text, "#line 1 \"{}\"\n{}", source.file, source.text);
         }

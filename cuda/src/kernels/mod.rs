@@ -5,6 +5,7 @@
 //! What the CPU hands over as f32 activations is `E` here, f32 or bf16; sums, statistics and gradients of parameters are f32.
 
 pub mod adamw;
+pub mod attention;
 pub mod embedding;
 pub mod head;
 pub mod norm;
@@ -22,6 +23,7 @@ pub fn all() -> impl Iterator<Item = &'static Kernel> {
         embedding::KERNELS,
         norm::KERNELS,
         rope::KERNELS,
+        attention::KERNELS,
         pointwise::KERNELS,
         sums::KERNELS,
         head::KERNELS,
