@@ -10,8 +10,9 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Opens a kernel; THREADS is the exact number of threads of a block, a multiple of 32 (all blocks are one-dimensional).
-#define KERNEL(THREADS) extern "C" __global__ void __launch_bounds__(THREADS)
+// Opens a kernel; THREADS is the exact number of threads of a block, a multiple of 32 (all blocks are one-dimensional). One block a
+// multiprocessor is enough: without that word the compiler spills a few numbers to fit in one block more.
+#define KERNEL(THREADS) extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #define DEVICE static __device__ __forceinline__
 #define FULL_WARP 0xffffffffu
 #define WARP 32

@@ -1,5 +1,6 @@
 //! A launch of every kernel at a shape, on made-up numbers: for benches, and to see on a device what each kernel reaches.
 
+mod attention;
 mod head;
 
 use crate::buffer::{Buffer, Element};
@@ -201,6 +202,7 @@ pub fn trials<E: Element>() -> Vec<Trial> {
         product("library gemm_nn", &["gemm_nn"], |gpu, s| prepare_input::<E>(gpu, s, Products::Library)),
         product("library gemm_tn", &["gemm_tn"], |gpu, s| prepare_weight::<E>(gpu, s, Products::Library)),
     ];
+    trials.extend(attention::trials::<E>());
     trials.extend(head::trials::<E>());
     trials
 }

@@ -4,6 +4,7 @@
 //! first, so that both sides read the same numbers. The distance is the normalised mean square error, Σ (got − want)² / Σ want².
 
 mod adamw;
+mod attention;
 mod gemm;
 #[allow(dead_code)] // Other tests use the rest of it.
 #[path = "../golden_data/mod.rs"]

@@ -19,7 +19,8 @@ use crate::{CudaError, Gpu};
 use tables::Queries;
 
 static FORWARD: Source = Source { file: "attention.cu", text: include_str!("../../../kernels/attention.cu") };
-static DECODE: Source = Source { file: "attention_decode.cu", text: include_str!("../../../kernels/attention_decode.cu") };
+static DECODE: Source =
+    Source { file: "attention_decode.cu", text: include_str!("../../../kernels/attention_decode.cu") };
 static BACKWARD: Source = Source { file: "attention_bwd.cu", text: include_str!("../../../kernels/attention_bwd.cu") };
 
 const THREADS: u32 = 128;
@@ -110,15 +111,8 @@ fn backward_kv_bytes(heads: &Heads, element_bytes: usize) -> usize {
 }
 
 /// The kernels of `attention.cu`, `attention_decode.cu` and `attention_bwd.cu`.
-pub const KERNELS: &[Kernel] = &[
-    ATTENTION_FWD,
-    KV_APPEND,
-    ATTENTION_DECODE,
-    ATTENTION_MERGE,
-    ATTENTION_DELTA,
-    ATTENTION_BWD_Q,
-    ATTENTION_BWD_KV,
-];
+pub const KERNELS: &[Kernel] =
+    &[ATTENTION_FWD, KV_APPEND, ATTENTION_DECODE, ATTENTION_MERGE, ATTENTION_DELTA, ATTENTION_BWD_Q, ATTENTION_BWD_KV];
 
 /// `products` products of every query head with all the keys that it sees, half of the sequence; `q_rows` and `kv_rows` times rows of q
 /// and of k and v moved; `floats` numbers for each query.
@@ -147,10 +141,7 @@ const ATTENTION_DECODE: Kernel = Kernel {
     work: |s| {
         let heads = Heads::of(s);
         let (keys, queries) = (s.rows * heads.kv_width(), s.rows / s.sequence * 2 * heads.q_width());
-        Work {
-            bytes: ((keys + queries) * s.element_bytes) as f64,
-            flops: 4.0 * (s.rows * heads.q_width()) as f64,
-        }
+        Work { bytes: ((keys + queries) * s.element_bytes) as f64, flops: 4.0 * (s.rows * heads.q_width()) as f64 }
     },
     ..Kernel::new("attention_decode", &DECODE, THREADS)
 };
@@ -227,9 +218,8 @@ unsafe fn forward<E: Element>(
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
     let Queries { table, shift, tiles, count, .. } = queries;
     let (table, tiles, window) = (table.view(), tiles.view(), limit(window));
-    let args = args![
-        out, lse, qkv, heads.row(), kv, kv_stride, table, *shift, tiles, n_heads, n_kv_heads, head_dim, window
-    ];
+    let args =
+        args![out, lse, qkv, heads.row(), kv, kv_stride, table, *shift, tiles, n_heads, n_kv_heads, head_dim, window];
     let (grid, bytes) = ([*count, n_kv_heads, 1], forward_bytes(&heads, size_of::<E>()));
     // SAFETY: the caller's promise.
     unsafe { gpu.launch(&ATTENTION_FWD, heads.unit::<E>(&ATTENTION_FWD), grid, bytes, args) }
@@ -264,16 +254,12 @@ pub fn attention_bwd<E: Element>(
         gpu.launch(&ATTENTION_DELTA, heads.unit::<E>(&ATTENTION_DELTA), grid, 0, args)?;
 
         let (delta, table) = (delta.view(), queries.table.view());
-        let args = args![
-            dqkv.reborrow(), dout, lse, delta, qkv, table, tiles, n_heads, n_kv_heads, head_dim, window
-        ];
+        let args = args![dqkv.reborrow(), dout, lse, delta, qkv, table, tiles, n_heads, n_kv_heads, head_dim, window];
         let (grid, bytes) = ([queries.count, n_kv_heads, 1], heads.staged(2 * KEYS + 2 * TILE, size_of::<E>()));
         gpu.launch(&ATTENTION_BWD_Q, heads.unit::<E>(&ATTENTION_BWD_Q), grid, bytes, args)?;
 
         let (key_tiles, readers) = (tree.key_tiles.view(), tree.readers.view());
-        let args = args![
-            dqkv, dout, lse, delta, qkv, tiles, key_tiles, readers, n_heads, n_kv_heads, head_dim, window
-        ];
+        let args = args![dqkv, dout, lse, delta, qkv, tiles, key_tiles, readers, n_heads, n_kv_heads, head_dim, window];
         let (grid, bytes) = ([tree.key_tile_count, n_kv_heads, 1], backward_kv_bytes(&heads, size_of::<E>()));
         gpu.launch(&ATTENTION_BWD_KV, heads.unit::<E>(&ATTENTION_BWD_KV), grid, bytes, args)
     }
@@ -346,8 +332,21 @@ unsafe fn decode<E: Element>(
     let share = if partials.is_some() { SHARE } else { blocks };
     let (q_stride, kv_stride, first) = (heads.row(), heads.kv_width(), partials.as_mut().map(ViewMut::reborrow));
     let args = args![
-        out.reborrow(), first, qkv, q_stride, cache, kv_stride, table, *shift, tiles, n_heads, n_kv_heads, head_dim,
-        window, share, blocks
+        out.reborrow(),
+        first,
+        qkv,
+        q_stride,
+        cache,
+        kv_stride,
+        table,
+        *shift,
+        tiles,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        window,
+        share,
+        blocks
     ];
     let (grid, bytes) = ([*count, n_kv_heads, blocks.div_ceil(share.max(1))], decode_bytes(&heads, size_of::<E>()));
     // SAFETY: the caller's promise.

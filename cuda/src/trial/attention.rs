@@ -1,0 +1,105 @@
+//! Trials of attention: sequences side by side without a common prefix.
+
+use super::{Trial, numbers, qkv_width};
+use crate::buffer::{Buffer, Element};
+use crate::kernels::Shape;
+use crate::kernels::attention::{
+    Cached, Extension, Heads, Segment, Tree, attention_bwd, attention_cached, attention_fwd, kv_append,
+};
+use crate::{CudaError, Gpu};
+
+/// Positions in a page of the cache.
+const PAGE: usize = 32;
+
+/// All trials for activations of type E.
+pub(super) fn trials<E: Element>() -> Vec<Trial> {
+    vec![
+        Trial {
+            name: "attention_fwd",
+            kernels: &["attention_fwd"],
+            prepare: |gpu, s| {
+                let (tree, qkv) = (tree(gpu, s)?, numbers::<E>(gpu, s.rows * qkv_width(s))?);
+                let (mut out, mut lse) = (gpu.buffer::<E>("out", s.rows * q_width(s))?, gpu.zeros("lse", queries(s))?);
+                Ok(Box::new(move |gpu| attention_fwd(gpu, out.view_mut(), lse.view_mut(), qkv.view(), &tree, None)))
+            },
+        },
+        Trial {
+            name: "attention_bwd",
+            kernels: &["attention_delta", "attention_bwd_q", "attention_bwd_kv"],
+            prepare: |gpu, s| {
+                let (tree, qkv) = (tree(gpu, s)?, numbers::<E>(gpu, s.rows * qkv_width(s))?);
+                let (out, dout) = (numbers::<E>(gpu, s.rows * q_width(s))?, numbers::<E>(gpu, s.rows * q_width(s))?);
+                let (lse, mut delta) = (gpu.zeros("lse", queries(s))?, gpu.zeros("delta", queries(s))?);
+                let mut dqkv = gpu.buffer::<E>("dqkv", s.rows * qkv_width(s))?;
+                Ok(Box::new(move |gpu| {
+                    let (dqkv, delta, lse) = (dqkv.view_mut(), delta.view_mut(), lse.view());
+                    attention_bwd(gpu, dqkv, dout.view(), out.view(), lse, qkv.view(), &tree, None, delta)
+                }))
+            },
+        },
+        Trial {
+            name: "kv_append",
+            kernels: &["kv_append"],
+            prepare: |gpu, s| {
+                let (batch, mut cache) = cached::<E>(gpu, s, 0, s.sequence)?;
+                let qkv = numbers::<E>(gpu, s.rows * qkv_width(s))?;
+                Ok(Box::new(move |gpu| kv_append(gpu, cache.view_mut(), qkv.view(), &batch)))
+            },
+        },
+        Trial {
+            name: "attention_cached, a token each",
+            kernels: &["attention_decode"],
+            prepare: |gpu, s| {
+                let (batch, cache) = cached::<E>(gpu, s, s.sequence - 1, 1)?;
+                let qkv = numbers::<E>(gpu, s.rows / s.sequence * qkv_width(s))?;
+                let mut out = gpu.buffer::<E>("out", s.rows / s.sequence * q_width(s))?;
+                Ok(Box::new(move |gpu| {
+                    attention_cached(gpu, out.view_mut(), qkv.view(), cache.view(), &batch, None, None)
+                }))
+            },
+        },
+        Trial {
+            name: "attention_cached, a token each, split",
+            kernels: &["attention_decode", "attention_merge"],
+            prepare: |gpu, s| {
+                let (batch, cache) = cached::<E>(gpu, s, s.sequence - 1, 1)?;
+                let qkv = numbers::<E>(gpu, s.rows / s.sequence * qkv_width(s))?;
+                let mut out = gpu.buffer::<E>("out", s.rows / s.sequence * q_width(s))?;
+                let mut partials = gpu.zeros("partial results", batch.partials())?;
+                Ok(Box::new(move |gpu| {
+                    let partials = Some(partials.view_mut());
+                    attention_cached(gpu, out.view_mut(), qkv.view(), cache.view(), &batch, None, partials)
+                }))
+            },
+        },
+    ]
+}
+
+fn heads(s: &Shape) -> Heads {
+    let [n_heads, n_kv_heads, head_dim] = s.heads;
+    Heads { n_heads, n_kv_heads, head_dim }
+}
+
+fn q_width(s: &Shape) -> usize {
+    heads(s).q_width()
+}
+
+fn queries(s: &Shape) -> usize {
+    s.rows * s.heads[0]
+}
+
+fn tree(gpu: &Gpu, s: &Shape) -> Result<Tree, CudaError> {
+    let segment = |start| Segment { start, len: s.sequence, parent: None, position: 0 };
+    let segments: Vec<Segment> = (0..s.rows).step_by(s.sequence).map(segment).collect();
+    Tree::new(gpu, &segments, heads(s))
+}
+
+/// A batch in which every sequence grows by `len` tokens at `position`, and its cache.
+fn cached<E: Element>(gpu: &Gpu, s: &Shape, position: usize, len: usize) -> Result<(Cached, Buffer<E>), CudaError> {
+    let (sequences, each) = (s.rows / s.sequence, s.sequence.div_ceil(PAGE));
+    let pages: Vec<u32> = (0..(sequences * each) as u32).collect();
+    let extension = |(i, pages)| Extension { start: i * len, len, position, pages };
+    let extensions: Vec<Extension<'_>> = pages.chunks_exact(each).enumerate().map(extension).collect();
+    let batch = Cached::new(gpu, &extensions, PAGE, heads(s))?;
+    Ok((batch, numbers(gpu, sequences * each * PAGE * heads(s).kv_width())?))
+}
