@@ -278,8 +278,8 @@ fn attention_in_golden_models_is_that_of_the_f64_twin() {
         let weights::Checkpoint { config: c, params } = weights::load(&golden("models").join(name)).unwrap();
         let rows: Vec<Vec<u32>> = vec![(0..40).map(|i| i * 7 % c.vocab as u32).collect(), vec![3, 1, 2]];
         let tree = TokenTree::from_rows(&rows);
-        let (table, data) = (&params.table, convert::<f64>(&params.data));
-        let activations = Model { config: &c, table, params: &data }.forward(&tree);
+        let weights = convert::<f64>(&params);
+        let activations = Model { config: &c, table: &params.table, weights: &weights }.forward(&tree);
         let heads = Heads { n_heads: c.n_heads, n_kv_heads: c.n_kv_heads, head_dim: c.head_dim };
         let scale = 1.0 / (c.head_dim as f64).sqrt();
         for (l, layer) in activations.layers.iter().enumerate() {
