@@ -13,8 +13,8 @@
 // Launch:        256 threads, rows blocks; uniform: a thread a row
 // Shared memory: sample_filter 32 KiB of bins, which its threads never share; sample_draw a double for each 64 tokens
 // Determinism:   no sort and no atomics: counts and weights are summed in fixed trees, ties go by id
-// Bytes moved:   4 a logit for each of sample_stats, sample_keep and sample_draw, and for each of the up to 8 passes (17 with both
-//                filters) of sample_filter, of which the cache serves all but the first as long as the rows at work fit into it
+// Bytes moved:   4 a logit for each of sample_stats, sample_keep and sample_draw, and for each pass of sample_filter: up to 8 for top-k and 9
+//                for top-p, of which the cache serves all but the first as long as the rows at work fit into it
 
 #define REFUSED_NAN 1
 #define REFUSED_INFINITY 2
@@ -182,6 +182,7 @@ KERNEL(THREADS) sample_filter(u64* edges, const double* saved, const u32* codes,
     SharedMemory memory;
     Shared<double> bins = memory.take<double>(BINS * THREADS);
     Shared<double> totals = memory.take<double>(BINS);
+    Shared<double> sums = memory.take<double>(THREADS / WARP);
     const u32 row = blockIdx.x;
     if (codes[row] != 0) return;
     logits += u64(row) * vocab;
@@ -198,7 +199,7 @@ KERNEL(THREADS) sample_filter(u64* edges, const double* saved, const u32* codes,
                 if (i < vocab - j && order(logit.v[i]) < edge >> 32) sum += double(weight(stats, logit.v[i]));
             }
         }
-        sum = block_sum(sum, totals);
+        sum = block_sum(sum, sums);
         if (u32(edge) > 0) sum += double(u32(edge)) * double(weight(stats, logit_of(u32(edge >> 32))));
         edge = edge_at(logits, vocab, edge, double(top_p) * sum, [=](float logit) { return double(weight(stats, logit)); }, bins, totals);
     }

@@ -24,8 +24,17 @@ const WARPS: usize = 8;
 /// Tokens, and blocks of tokens, that `sample_draw` sums together.
 const BLOCK: usize = 64;
 
-/// What `sample_filter` has: 16 doubles a thread, and their totals.
-const FILTER_SHARED_BYTES: usize = 8 * 16 * (THREADS as usize + 1);
+/// A float, a double and an id a warp.
+const STATS_SHARED_BYTES: usize = WARPS * (4 + 8 + 4);
+
+/// A key and an id a warp.
+const GREEDY_SHARED_BYTES: usize = WARPS * (8 + 4);
+
+/// A count a warp.
+const KEEP_SHARED_BYTES: usize = WARPS * 4;
+
+/// What `sample_filter` has: 16 doubles a thread, their totals, and a double a warp.
+const FILTER_SHARED_BYTES: usize = 8 * (16 * (THREADS as usize + 1) + WARPS);
 
 /// The most dynamic shared memory that every device from sm_80 on gives a block.
 const LARGEST_SHARED_BYTES: usize = 99 << 10;
@@ -40,12 +49,12 @@ pub const KERNELS: &[Kernel] = &[UNIFORM, SAMPLE_STATS, SAMPLE_GREEDY, SAMPLE_FI
 const UNIFORM: Kernel =
     Kernel { work: |_| Work { bytes: 24.0 * ROWS, flops: ROWS }, ..Kernel::new("uniform", &SOURCE, THREADS) };
 const SAMPLE_STATS: Kernel = Kernel {
-    shared_bytes: |_| WARPS * (4 + 8 + 4),
+    shared_bytes: |_| STATS_SHARED_BYTES,
     work: |s| Work { bytes: 4.0 * logits(s) + 44.0 * ROWS, flops: 20.0 * logits(s) },
     ..Kernel::new("sample_stats", &SOURCE, THREADS)
 };
 const SAMPLE_GREEDY: Kernel = Kernel {
-    shared_bytes: |_| WARPS * (4 + 8),
+    shared_bytes: |_| GREEDY_SHARED_BYTES,
     work: |s| Work { bytes: 4.0 * logits(s) + 20.0 * ROWS, flops: 0.0 },
     ..Kernel::new("sample_greedy", &SOURCE, THREADS)
 };
@@ -56,7 +65,7 @@ const SAMPLE_FILTER: Kernel = Kernel {
     ..Kernel::new("sample_filter", &SOURCE, THREADS)
 };
 const SAMPLE_KEEP: Kernel = Kernel {
-    shared_bytes: |_| WARPS * 4,
+    shared_bytes: |_| KEEP_SHARED_BYTES,
     work: |s| Work { bytes: 4.0 * logits(s) + 48.0 * ROWS, flops: 0.0 },
     ..Kernel::new("sample_keep", &SOURCE, THREADS)
 };
@@ -194,7 +203,7 @@ pub fn uniform(gpu: &Gpu, u: ViewMut<'_, f64>, keys: View<'_, u64>, positions: V
 /// Draws a token for every row of logits `[rows, vocab]`: the one at which the cumulative probability, by ascending id, passes `u` in
 /// \[0, 1) (which is not read at temperature 0).
 ///
-/// **Panics** if `draws` has less room than [`Sampling::capacity`], or on a vocabulary beyond 770,000.
+/// **Panics** if `draws` has room for fewer rows or for less than [`Sampling::capacity`], or on a vocabulary beyond 770,000.
 ///
 /// **Errors** those of a launch. A row that is no distribution is none: its code says so.
 pub fn sample(
@@ -206,11 +215,11 @@ pub fn sample(
     vocab: usize,
 ) -> Result<(), CudaError> {
     let Draws { id, logp, code, kept_len, kept, stats, edge, capacity } = draws;
-    let (rows, capacity) = (id.len(), *capacity);
+    let (rows, capacity) = (u.len(), *capacity);
     let Sampling { temperature, top_k, top_p, .. } = *sampling;
-    assert!(vocab > 0 && logits.len() == rows * vocab && u.len() == rows && capacity >= sampling.capacity(vocab));
-    assert!(logp.len() == rows && code.len() == rows && kept_len.len() == rows && edge.len() == rows);
-    assert!(kept.len() == rows * capacity && stats.len() == rows * STATS);
+    assert!(vocab > 0 && logits.len() == rows * vocab && capacity >= sampling.capacity(vocab));
+    assert!([id.len(), logp.len(), code.len(), kept_len.len(), edge.len()].iter().all(|&len| len >= rows));
+    assert!(kept.len() >= rows * capacity && stats.len() >= rows * STATS);
     let start = |kernel: &Kernel, shared_bytes, args: &[_]| {
         // SAFETY: the lengths were checked above; the kernels find all else in what those before them wrote.
         unsafe { gpu.launch(kernel, kernel.unit::<f32>(), [rows, 1, 1], shared_bytes, args) }
@@ -218,11 +227,15 @@ pub fn sample(
     let (id, logp, code, kept_len) = (id.view_mut(), logp.view_mut(), code.view_mut(), kept_len.view_mut());
     let (kept, stats, edge) = (kept.view_mut(), stats.view_mut(), edge.view_mut());
     if sampling.is_greedy() {
-        return start(&SAMPLE_GREEDY, WARPS * (4 + 8), args![id, logp, kept, kept_len, code, logits, vocab, capacity]);
+        return start(
+            &SAMPLE_GREEDY,
+            GREEDY_SHARED_BYTES,
+            args![id, logp, kept, kept_len, code, logits, vocab, capacity],
+        );
     }
     let draw_bytes = draw_shared_bytes(vocab);
     assert!(draw_bytes <= LARGEST_SHARED_BYTES, "a vocabulary of {vocab} is too large to be sampled from");
-    start(&SAMPLE_STATS, WARPS * (4 + 8 + 4), args![stats, id, kept_len, code, logits, temperature, vocab])?;
+    start(&SAMPLE_STATS, STATS_SHARED_BYTES, args![stats, id, kept_len, code, logits, temperature, vocab])?;
     if sampling.cuts() {
         let args = args![edge, stats, code, logits, temperature, top_k.min(vocab), top_p, vocab];
         start(&SAMPLE_FILTER, FILTER_SHARED_BYTES, args)?;
@@ -232,7 +245,7 @@ pub fn sample(
         // The largest weight is 1, and at least one token stays.
         let min_p = sampling.min_p.min(1.0);
         let args = args![kept, kept_len, stats, code, edges, logits, temperature, min_p, vocab, capacity];
-        start(&SAMPLE_KEEP, WARPS * 4, args)?;
+        start(&SAMPLE_KEEP, KEEP_SHARED_BYTES, args)?;
     }
     let args = args![id, logp, stats, kept, kept_len, code, logits, u, temperature, vocab, capacity];
     start(&SAMPLE_DRAW, draw_bytes, args)
