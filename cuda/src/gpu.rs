@@ -1,7 +1,7 @@
 //! The device: buffers, launches, products.
 
 use crate::buffer::{Allocation, Buffer, View, ViewMut};
-use crate::driver::{Arg, Driver, Launch, Matmul, Module, Unit};
+use crate::driver::{Arg, Driver, Launch, Matmul, Module, Nvidia, Unit};
 use crate::error::CudaError;
 use crate::kernel::Kernel;
 use bytemuck::Pod;
@@ -18,10 +18,9 @@ pub struct Gpu {
 impl Gpu {
     /// Opens the CUDA device `ordinal`.
     ///
-    /// **Errors** [`CudaError::Unavailable`].
+    /// **Errors** [`CudaError::Unavailable`]: what is missing, where it was looked for, how to get it.
     pub fn open(ordinal: usize) -> Result<Gpu, CudaError> {
-        let _ = ordinal;
-        crate::require().map(|()| unreachable!("no driver is built yet"))
+        Ok(Gpu::over(Arc::new(Nvidia::open(ordinal)?)))
     }
 
     /// The emulator: the same kernels, compiled by g++ and run on the CPU.

@@ -23,24 +23,42 @@ pub use error::CudaError;
 pub use gpu::Gpu;
 pub use plan::{Arena, Place, Plan};
 
-/// Whether a CUDA device can be used by this build on this machine; [`require`] says why not.
+/// Whether a CUDA device can be used on this machine; [`require`] says why not.
 pub fn is_available() -> bool {
     require().is_ok()
 }
 
-/// Succeeds when a CUDA device can be used.
+/// Succeeds when there are a GPU, its driver and NVRTC. It holds nothing of the device.
 ///
-/// **Errors** [`CudaError::Unavailable`] with the reason otherwise.
+/// **Errors** [`CudaError::Unavailable`]: what is missing, where it was looked for, how to get it.
 pub fn require() -> Result<(), CudaError> {
-    Err(CudaError::Unavailable { reason: "this version of ragen has no CUDA kernels yet".into() })
+    driver::Probe::new(0).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn absence_is_one_clear_error() {
-        assert!(!super::is_available());
-        let text = super::require().unwrap_err().to_string();
-        assert!(text.contains("no CUDA kernels yet") && text.contains("--device cpu"), "{text}");
+        match Gpu::open(0) {
+            Ok(gpu) => {
+                println!("skipped: {} is there", gpu.name());
+                assert!(is_available());
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(matches!(error, CudaError::Unavailable { .. }) && !text.contains('\n'), "{text}");
+                assert!(text.contains("driver") || text.contains("NVRTC") || text.contains("cuInit"), "{text}");
+                assert!(text.ends_with("run with --device cpu") && !is_available(), "{text}");
+                assert_eq!(require().unwrap_err().to_string(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_an_error() {
+        let text = Gpu::open(4_000).err().unwrap().to_string();
+        assert!(text.contains("no CUDA device can be used"), "{text}");
     }
 }

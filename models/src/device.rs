@@ -2,6 +2,7 @@
 
 use crate::simd::Isa;
 use crate::threads::Pool;
+use ragen_cuda::CudaError;
 
 /// The CPU: an instruction path and a pool of threads. Neither changes a result.
 pub struct Cpu {
@@ -28,4 +29,13 @@ impl Cpu {
     pub fn with(isa: Isa, threads: usize) -> Self {
         Cpu { isa, pool: Pool::new(threads) }
     }
+}
+
+/// Succeeds when models can run on a CUDA device, which they cannot yet.
+///
+/// **Errors** [`CudaError::Unavailable`]: what the machine lacks, or, where it lacks nothing, that it is us.
+pub fn require_cuda() -> Result<(), CudaError> {
+    ragen_cuda::require()?;
+    let reason = "this machine has one, and ragen has kernels for it, but training does not use them yet".into();
+    Err(CudaError::Unavailable { reason })
 }

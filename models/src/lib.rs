@@ -27,4 +27,4 @@ pub mod transformer;
 pub mod twin;
 pub mod weights;
 
-pub use ragen_cuda::require as require_cuda;
+pub use device::require_cuda;

@@ -4,14 +4,17 @@
 //! the emulator.
 
 pub mod cache;
+mod cublaslt;
 #[cfg(feature = "emulator")]
 mod emulator;
 pub mod libraries;
+mod nvidia;
 pub mod nvrtc;
 mod source;
 
 #[cfg(feature = "emulator")]
 pub use emulator::Emulator;
+pub use nvidia::{Nvidia, Probe};
 pub use source::{Source, Unit};
 
 use crate::CudaError;
