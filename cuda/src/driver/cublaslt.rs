@@ -74,7 +74,7 @@ fn stored(p: &Matmul) -> [(usize, usize, usize); 3] {
 fn is_aligned(p: &Matmul) -> bool {
     let bytes = |kind| if kind == Kind::F32 { 4 } else { 2 };
     let aligned = |(address, distance): (u64, usize), kind| {
-        address as usize % ALIGNMENT_BYTES == 0 && distance * bytes(kind) % ALIGNMENT_BYTES == 0
+        (address as usize).is_multiple_of(ALIGNMENT_BYTES) && (distance * bytes(kind)).is_multiple_of(ALIGNMENT_BYTES)
     };
     aligned(p.a, p.input) && aligned(p.b, p.input) && aligned(p.c, p.output)
 }
