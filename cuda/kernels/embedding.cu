@@ -38,3 +38,19 @@ KERNEL(THREADS) embedding_bwd(float* dtable, const element* dx, const u32* ids, 
         }
     }
 }
+
+// dx[ids[t]] += the sum of its rows of dy: the gradient of rows that embedding_fwd gathered from x, which are few of many.
+KERNEL(THREADS) gather_bwd(element* dx, const element* dy, const u32* ids, const u32* starts, const u32* order, u32 rows, u32 d) {
+    const u32 j = 8 * (blockIdx.x * THREADS + threadIdx.x);
+    if (j >= d) return;
+    for (u32 t = blockIdx.y; t < rows; t += gridDim.y) {
+        element* sum = dx + u64(ids[t]) * d + j;
+        Eight total = load8(sum, d - j);
+        for (u32 k = starts[t]; k < starts[t + 1]; k++) {
+            Eight row = load8(dy + u64(order[k]) * d + j, d - j);
+#pragma unroll
+            for (int i = 0; i < 8; i++) total.v[i] += row.v[i];
+        }
+        store8(sum, total, d - j);
+    }
+}

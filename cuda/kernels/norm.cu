@@ -7,7 +7,7 @@
 // Launch:        256 threads = 8 vectors a block
 // Shared memory: none
 // Determinism:   a lane's sum runs up its elements, lanes are added in the warp's fixed tree; nothing depends on rows
-// Bytes moved:   forward 2 elements for each of x; with a residual 4; backward 4, since dx is added to
+// Bytes moved:   forward 2 elements for each of x; with a residual 4; backward 4, since dx is added to, or 3
 
 #define THREADS 256
 
@@ -66,9 +66,9 @@ KERNEL(THREADS) residual_rmsnorm_fwd(element* sum, element* y, float* rstd, cons
     if (threadIdx.x % WARP == 0) rstd[own.row] = scale;
 }
 
-// dx += rstd · (e − n · mean(e · n)) with n = x · rstd and e = dy · g.
+// dx += rstd · (e − n · mean(e · n)) with n = x · rstd and e = dy · g; without `accumulate` dx is written.
 KERNEL(THREADS) rmsnorm_bwd(element* dx, const element* dy, u32 dy_stride, const float* rstd, const element* x, const element* gain, u32 rows,
-                            u32 heads, u32 d, u32 stride) {
+                            u32 heads, u32 d, u32 stride, u32 accumulate) {
     const Vector own = own_vector(rows, heads);
     if (!own.any) return;
     const u32 first = 8 * (threadIdx.x % WARP);
@@ -83,7 +83,7 @@ KERNEL(THREADS) rmsnorm_bwd(element* dx, const element* dy, u32 dy_stride, const
     }
     const float mean = -warp_sum(sum) / float(d);
     for (u32 j = first; j < d; j += 8 * WARP) {
-        Eight e = load8(dy + j, d - j), g = load8(gain + j, d - j), v = load8(x + j, d - j), out = load8(dx + j, d - j);
+        Eight e = load8(dy + j, d - j), g = load8(gain + j, d - j), v = load8(x + j, d - j), out = load8(dx + j, accumulate ? d - j : 0);
 #pragma unroll
         for (int i = 0; i < 8; i++) out.v[i] = fmaf(scale, fmaf(v.v[i] * scale, mean, e.v[i] * g.v[i]), out.v[i]);
         store8(dx + j, out, d - j);

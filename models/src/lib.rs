@@ -7,6 +7,7 @@ pub mod chat_template;
 pub mod config;
 pub mod device;
 pub mod gguf;
+pub mod gpu;
 pub mod kv_cache;
 pub mod lora;
 pub mod math;

@@ -5,7 +5,10 @@
 mod golden_data;
 
 use golden_data::*;
+use ragen_cuda::Gpu;
+use ragen_cuda::gemm::Products;
 use ragen_models::device::Cpu;
+use ragen_models::gpu::{self, GpuTransformer};
 use ragen_models::lora::Lora;
 use ragen_models::ops::head::{RowSeeds, row_bwd, row_stats};
 use ragen_models::optim::{AdamW, AdamWSettings};
@@ -547,6 +550,72 @@ impl Engine for FastBf16 {
 
     fn greedy(&mut self, prompt: &[u32], n: usize) -> (Vec<u32>, Vec<f64>) {
         self.0.greedy(prompt, n)
+    }
+}
+
+/// The GPU's path, on the emulator.
+struct OnGpu<E> {
+    model: GpuTransformer<E>,
+}
+
+/// The emulator; `None`, after saying why, without g++.
+fn emulator() -> Option<Gpu> {
+    Gpu::emulated().map_err(|error| println!("skipped: {error}")).ok()
+}
+
+impl<E: gpu::Precision> OnGpu<E> {
+    fn forward(&self, rows: &[Vec<u32>]) -> (TokenTree, gpu::Activations<E>) {
+        let tree = TokenTree::from_rows(rows);
+        // The head in chunks of 7, and blocks that are computed again: both must make no difference.
+        let mut acts = gpu::Activations::new(&self.model, tree.rows(), 7, true).unwrap();
+        self.model.forward(&tree, &mut acts).unwrap();
+        (tree, acts)
+    }
+}
+
+impl<E: gpu::Precision> Engine for OnGpu<E> {
+    // As for the CPU in bf16; here activations and their gradients are stored rounded, too.
+    const SLACK: f64 = if size_of::<E>() == 4 { 1.0 } else { 6000.0 };
+
+    fn load(of: &Loaded, params: &Params) -> Self {
+        let gpu = emulator().expect("whoever loads a model has asked for the emulator");
+        OnGpu { model: GpuTransformer::new(gpu, Products::Invariant, of.config.clone(), params).unwrap() }
+    }
+
+    fn logits(&mut self, rows: &[Vec<u32>]) -> Vec<f64> {
+        let (tree, mut acts) = self.forward(rows);
+        widen(&self.model.logits(&mut acts, &(0..tree.rows()).collect::<Vec<_>>()).unwrap())
+    }
+
+    fn score(&mut self, rows: &[Vec<u32>], targets: &[Target]) -> PerTarget<f64> {
+        let values = self.model.values(&mut self.forward(rows).1, targets, 1.0).unwrap();
+        PerTarget { logp: widen(&values.logp), entropy: widen(&values.entropy), value: widen(&values.value) }
+    }
+
+    fn gradients(&mut self, rows: &[Vec<u32>], targets: &[Target], seeds: &PerTarget<f64>) -> Vec<f64> {
+        let narrow = |x: &[f64]| x.iter().map(|&x| x as f32).collect();
+        let seeds =
+            PerTarget { logp: narrow(&seeds.logp), entropy: narrow(&seeds.entropy), value: narrow(&seeds.value) };
+        self.model.train(AdamWSettings::default()).unwrap();
+        let mut acts = self.forward(rows).1;
+        self.model.backward(&mut acts, targets, 1.0, &seeds).unwrap();
+        widen(&self.model.gradients().unwrap().unwrap())
+    }
+
+    fn greedy(&mut self, prompt: &[u32], n: usize) -> (Vec<u32>, Vec<f64>) {
+        unreachable!("decoding has no path on the GPU yet: {prompt:?}, {n}")
+    }
+}
+
+#[test]
+fn golden_gpu_models() {
+    if emulator().is_some() {
+        for name in MODELS {
+            let dir = golden(&format!("models/{name}"));
+            let golden = read_json(&dir.join("golden.json"));
+            check_rows::<OnGpu<f32>>(&golden, &Loaded::read(&dir), &dir);
+            check_rows::<OnGpu<half::bf16>>(&golden, &Loaded::read(&dir), &dir);
+        }
     }
 }
 

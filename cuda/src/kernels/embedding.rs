@@ -10,7 +10,7 @@ static SOURCE: Source = Source { file: "embedding.cu", text: include_str!("../..
 const THREADS: u32 = 256;
 
 /// The kernels of `embedding.cu`.
-pub const KERNELS: &[Kernel] = &[EMBEDDING_FWD, EMBEDDING_BWD];
+pub const KERNELS: &[Kernel] = &[EMBEDDING_FWD, EMBEDDING_BWD, GATHER_BWD];
 
 const EMBEDDING_FWD: Kernel = Kernel {
     work: |s| Work { bytes: (s.rows * (2 * s.d_model * s.element_bytes + 4)) as f64, flops: 0.0 },
@@ -23,6 +23,14 @@ const EMBEDDING_BWD: Kernel = Kernel {
         flops: (s.rows * s.d_model) as f64,
     },
     ..Kernel::new("embedding_bwd", &SOURCE, THREADS)
+};
+const GATHER_BWD: Kernel = Kernel {
+    // Every row is one that was gathered.
+    work: |s| {
+        let n = (s.rows * s.d_model) as f64;
+        Work { bytes: 3.0 * n * s.element_bytes as f64 + 12.0 * s.rows as f64, flops: n }
+    },
+    ..Kernel::new("gather_bwd", &SOURCE, THREADS)
 };
 
 /// x\[r\] = E\[ids\[r\]\]; E `[vocab, d]`, x `[rows, d]`. Every id is below `vocab`; that is the caller's matter, since ids are device memory.
@@ -98,4 +106,23 @@ pub fn embedding_bwd<E: Element>(
     let args = args![dtable, dx, rows.ids.view(), rows.starts.view(), rows.order.view(), tokens, d];
     // SAFETY: the lengths were checked above; the rows were sorted from ids of which `last` is the largest.
     unsafe { gpu.launch(&EMBEDDING_BWD, EMBEDDING_BWD.unit::<E>(), eights(d, tokens, THREADS), 0, args) }
+}
+
+/// dx\[rows\[r\]\] += dy\[r\], in the order of r: the gradient of rows that [`embedding_fwd`] gathered from x `[any, d]` with these indices.
+///
+/// **Panics** on an index beyond dx.
+///
+/// **Errors** those of a launch.
+pub fn gather_bwd<E: Element>(
+    gpu: &Gpu,
+    dx: ViewMut<'_, E>,
+    dy: View<'_, E>,
+    rows: &RowsByToken,
+    d: usize,
+) -> Result<(), CudaError> {
+    assert!(dy.len() == rows.order.len() * d && (dy.is_empty() || dx.len() >= (rows.last + 1) * d));
+    let tokens = rows.tokens;
+    let args = args![dx, dy, rows.ids.view(), rows.starts.view(), rows.order.view(), tokens, d];
+    // SAFETY: the lengths were checked above; the rows were sorted from indices of which `last` is the largest.
+    unsafe { gpu.launch(&GATHER_BWD, GATHER_BWD.unit::<E>(), eights(d, tokens, THREADS), 0, args) }
 }

@@ -99,7 +99,7 @@ pub fn residual_rmsnorm_fwd<E: Element>(
     }
 }
 
-/// dx += the gradient of x; dy is `[rows, heads, d]` at row distance `dy_stride`.
+/// dx += the gradient of x, or dx = without `accumulate`; dy is `[rows, heads, d]` at row distance `dy_stride`.
 ///
 /// **Errors** those of a launch.
 pub fn rmsnorm_bwd<E: Element>(
@@ -111,12 +111,13 @@ pub fn rmsnorm_bwd<E: Element>(
     x: View<'_, E>,
     gain: View<'_, E>,
     layout: Layout,
+    accumulate: bool,
 ) -> Result<(), CudaError> {
     let Layout { rows, heads, d, stride } = layout;
     let extent = layout.extent(stride);
     assert!(dx.len() >= extent && x.len() >= extent && dy.len() >= layout.extent(dy_stride));
     assert!(gain.len() == d && rstd.len() == rows * heads);
-    let args = args![dx, dy, dy_stride, rstd, x, gain, rows, heads, d, stride];
+    let args = args![dx, dy, dy_stride, rstd, x, gain, rows, heads, d, stride, accumulate];
     // SAFETY: the lengths were checked above.
     unsafe { gpu.launch(&RMSNORM_BWD, RMSNORM_BWD.unit::<E>(), layout.grid(), 0, args) }
 }

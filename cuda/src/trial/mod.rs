@@ -82,6 +82,15 @@ pub fn trials<E: Element>() -> Vec<Trial> {
             },
         },
         Trial {
+            name: "gather_bwd",
+            kernels: &["gather_bwd"],
+            prepare: |gpu, s| {
+                let (rows, d) = (embedding::RowsByToken::new(gpu, &(0..s.rows as u32).collect::<Vec<_>>())?, s.d_model);
+                let (dy, mut dx) = (numbers::<E>(gpu, s.rows * d)?, numbers::<E>(gpu, s.rows * d)?);
+                Ok(Box::new(move |gpu| embedding::gather_bwd(gpu, dx.view_mut(), dy.view(), &rows, d)))
+            },
+        },
+        Trial {
             name: "rmsnorm_fwd",
             kernels: &["rmsnorm_fwd"],
             prepare: |gpu, s| {
@@ -115,7 +124,17 @@ pub fn trials<E: Element>() -> Vec<Trial> {
                 let (x, gain, dy) = (numbers::<E>(gpu, n)?, numbers::<E>(gpu, d)?, numbers::<E>(gpu, n)?);
                 let (mut dx, rstd) = (numbers::<E>(gpu, n)?, numbers::<f32>(gpu, s.rows)?);
                 Ok(Box::new(move |gpu| {
-                    norm::rmsnorm_bwd(gpu, dx.view_mut(), dy.view(), d, rstd.view(), x.view(), gain.view(), layout)
+                    norm::rmsnorm_bwd(
+                        gpu,
+                        dx.view_mut(),
+                        dy.view(),
+                        d,
+                        rstd.view(),
+                        x.view(),
+                        gain.view(),
+                        layout,
+                        true,
+                    )
                 }))
             },
         },

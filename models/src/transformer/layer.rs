@@ -28,7 +28,7 @@ pub(super) struct PackedLayer {
 
 /// Where a block's tensors lie in the flat buffer; q, k, v and gate, up are each one matrix.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(crate) struct Places {
     pub input_norm: Range<usize>,
     pub qkv: Range<usize>,
     pub qkv_bias: Option<Range<usize>>,

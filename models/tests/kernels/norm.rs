@@ -29,6 +29,9 @@ fn backward_and_forward<E: Precision>() {
         rmsnorm_fwd(&cpu(), &mut y, stride, &mut rstd, &x, &gain, 1e-5, layout);
         let (mut dx, mut dgain) = (start.clone(), random::<f32>(5, d));
         rmsnorm_bwd(&cpu(), &mut dx, &dy, stride, &rstd, &x, &gain, layout);
+        let mut dx_alone = start.clone();
+        dx_alone.iter_mut().enumerate().filter(|(i, _)| i % stride < heads * d).for_each(|(_, x)| *x = 0.0);
+        rmsnorm_bwd(&cpu(), &mut dx_alone, &dy, stride, &rstd, &x, &gain, layout);
         let mut dgain_got = gpu.upload("dgain", &dgain).unwrap();
         rmsnorm_gain_bwd(&cpu(), &mut dgain, &dy, stride, &rstd, &x, layout);
 
@@ -41,10 +44,13 @@ fn backward_and_forward<E: Precision>() {
         assert_near(&what("rmsnorm_fwd"), &download(gpu, &got), &y, E::NMSE);
         assert_near(&what("rstd"), &download(gpu, &rstd_got), &rstd, f32::NMSE);
 
-        let mut got = upload::<E>(gpu, &start);
-        kernel::rmsnorm_bwd(gpu, got.view_mut(), dy.view(), stride, rstd_got.view(), x.view(), gain.view(), layout)
-            .unwrap();
-        assert_near(&what("rmsnorm_bwd"), &download(gpu, &got), &dx, E::NMSE);
+        for (accumulate, want) in [(true, &dx), (false, &dx_alone)] {
+            // What lies between the vectors stays as it was.
+            let mut got = upload::<E>(gpu, &start);
+            let (rstd, to) = (rstd_got.view(), got.view_mut());
+            kernel::rmsnorm_bwd(gpu, to, dy.view(), stride, rstd, x.view(), gain.view(), layout, accumulate).unwrap();
+            assert_near(&what("rmsnorm_bwd"), &download(gpu, &got), want, E::NMSE);
+        }
 
         let mut space = gpu.buffer::<f32>("pieces", sums::pieces(rows) * d).unwrap();
         let (dgain_view, space) = (dgain_got.view_mut(), space.view_mut());

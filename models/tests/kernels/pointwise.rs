@@ -101,6 +101,27 @@ fn embedding_is_that_of_the_cpu_in_every_bit() {
     embedded::<bf16>();
 }
 
+fn gathered<E: Precision>() {
+    let Some(gpu) = gpu() else { return };
+    for (rows, of, d) in [(0, 5, 8), (1, 1, 1), (33, 7, 31), (20, 50, 40)] {
+        let picked: Vec<u32> = (0..rows).map(|i| Key::new(8).below(i as u64, of) as u32).collect();
+        let (dy, mut dx) = (random::<E>(1, rows * d), random::<E>(2, of * d));
+        let mut got = upload::<E>(gpu, &dx);
+        let sorted = embedding::RowsByToken::new(gpu, &picked).unwrap();
+        embedding::gather_bwd::<E>(gpu, got.view_mut(), upload(gpu, &dy).view(), &sorted, d).unwrap();
+        // The CPU's sum, in f32; it is rounded once, when it is stored.
+        embedding_bwd(&cpu(), &mut dx, &dy, &picked, d);
+        let dx: Vec<f32> = dx.into_iter().map(|x| E::from_f32(x).to_f32()).collect();
+        assert_eq!(download(gpu, &got), dx, "gather_bwd {rows} x {d} of {of}");
+    }
+}
+
+#[test]
+fn what_was_gathered_goes_back_row_by_row() {
+    gathered::<f32>();
+    gathered::<bf16>();
+}
+
 fn biased<E: Precision>() {
     let Some(gpu) = gpu() else { return };
     for (rows, width) in [(0, 3), (1, 1), (5, 33), (33, 40)] {
