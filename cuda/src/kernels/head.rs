@@ -21,8 +21,8 @@ const THREADS: u32 = 256;
 /// Warps of a block, each with a row of its own in `value_fwd`.
 const WARPS: usize = 8;
 
-/// Numbers that [`head_fwd`] saves of a row: largest z, Σ exp(z − max), Σ exp(z − max)(z − max), and Σ exp(z − max) over what the token
-/// was drawn from.
+/// Numbers that [`head_fwd`] saves of a row: largest z, Σ exp(z − max), Σ exp(z − max)(z − max), and Σ exp(z − max) over what the
+/// token was drawn from.
 pub const STATS: usize = 4;
 
 /// Shared memory of `head_fwd`: a float and a double a warp.
@@ -70,7 +70,8 @@ fn hidden(s: &Shape) -> f64 {
 
 /// The targets of a chunk of rows, one a row.
 ///
-/// Tokens and kept ids are below the vocabulary, and `starts` ascends within `ids`: that is the caller's matter, since they are device memory.
+/// Tokens and kept ids are below the vocabulary, and `starts` ascends within `ids`: that is the caller's matter, since they are
+/// device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Targets<'a> {
     /// The token of each row.
