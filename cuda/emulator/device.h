@@ -149,7 +149,7 @@ struct Shared {
     u32 piece = 0, count = 0;
     long long at = 0; // where in it this points to
 
-    EmulatorPlace<T> operator[](EmulatorIndex i) const { return place("touches", i); }
+    EmulatorPlace<T> operator[](EmulatorIndex i) const { return place(i); }
     template <class I>
     Shared operator+(I i) const {
         Shared moved = *this;
@@ -162,9 +162,9 @@ struct Shared {
         return *this;
     }
 
-    EmulatorPlace<T> place(const char* verb, EmulatorIndex i) const {
+    EmulatorPlace<T> place(EmulatorIndex i) const {
         const long long index = at + i.value;
-        if (__builtin_expect(u64(index) >= count, 0)) emulator::emulator_outside(verb, piece, index, count, i.site);
+        if (__builtin_expect(u64(index) >= count, 0)) emulator::emulator_outside(piece, index, count, i.site);
         return {data + index, cells + index, piece, i.site, index};
     }
 };
@@ -193,10 +193,10 @@ DEVICE void emulator_check16(const char* call, const Shared<T>& p, emulator::Sit
 template <class T>
 DEVICE void async_copy16(Shared<T> to, const T* from, emulator::Site site = HERE) {
     emulator_check16("async_copy16", to, site);
-    if (u64(from) % 16 != 0) emulator::emulator_fault(site, "async_copy16 from address %p, not a multiple of 16", (const void*)from);
+    if (u64(from) % 16 != 0) emulator::emulator_fault(site, "async_copy16 from an address that is not a multiple of 16");
     const u32 count = 16 / sizeof(T);
-    EmulatorPlace<T> place = to.place("writes", EmulatorIndex(0, site));
-    to.place("writes", EmulatorIndex(count - 1, site));
+    EmulatorPlace<T> place = to.place(EmulatorIndex(0, site));
+    to.place(EmulatorIndex(count - 1, site));
     emulator::emulator_async_copy(reinterpret_cast<u8*>(place.data), place.cell, count, from, place.piece, place.index, site);
 }
 DEVICE void async_commit() { emulator::emulator_async_commit(); }
@@ -343,7 +343,7 @@ static inline FragmentA emulator_load_a(const char* call, const Shared<element>&
     if (ld * sizeof(element) % 16 != 0) emulator::emulator_fault(site, "%s with rows of %d elements, not a multiple of 16 bytes", call, ld);
     FragmentA a;
     for (int i = 0; i < 8; i++) {
-        a.v[i] = to_float(p.place("reads", EmulatorIndex(emulator_a_row(lane, i) * row_step + emulator_a_column(lane, i) * column_step, site)).get());
+        a.v[i] = to_float(p.place(EmulatorIndex(emulator_a_row(lane, i) * row_step + emulator_a_column(lane, i) * column_step, site)).get());
     }
     return a;
 }
@@ -353,7 +353,7 @@ static inline FragmentB emulator_load_b(const char* call, const Shared<element>&
     if (ld * sizeof(element) % 16 != 0) emulator::emulator_fault(site, "%s with rows of %d elements, not a multiple of 16 bytes", call, ld);
     FragmentB b;
     for (int i = 0; i < 4; i++) {
-        b.v[i] = to_float(p.place("reads", EmulatorIndex(emulator_b_row(lane, i) * row_step + emulator_b_column(lane) * column_step, site)).get());
+        b.v[i] = to_float(p.place(EmulatorIndex(emulator_b_row(lane, i) * row_step + emulator_b_column(lane) * column_step, site)).get());
     }
     return b;
 }

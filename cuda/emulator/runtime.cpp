@@ -1,13 +1,15 @@
 // The emulator's runtime: fibres, the schedule of a block, and the words for what goes wrong. runtime.h stands above it.
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
-#include <dlfcn.h>
 
 namespace emulator {
 
@@ -51,6 +53,7 @@ static void* first_frame(u8* top) {
     return words - SAVED_WORDS;
 }
 static u64 program_counter(const ucontext_t* c) { return u64(c->uc_mcontext.gregs[REG_RIP]); }
+static const char* access_verb(const ucontext_t* c) { return c->uc_mcontext.gregs[REG_ERR] & 2 ? "writes" : "reads"; }
 static void go_on_at(ucontext_t* c, void (*function)(), u8* top) {
     c->uc_mcontext.gregs[REG_RIP] = greg_t(function);
     c->uc_mcontext.gregs[REG_RSP] = greg_t(top - 8);
@@ -95,6 +98,7 @@ static void* first_frame(u8* top) {
     return words;
 }
 static u64 program_counter(const ucontext_t* c) { return c->uc_mcontext.pc; }
+static const char* access_verb(const ucontext_t*) { return "touches"; }
 static void go_on_at(ucontext_t* c, void (*function)(), u8* top) {
     c->uc_mcontext.pc = u64(function);
     c->uc_mcontext.sp = u64(top);
@@ -197,8 +201,8 @@ extern "C" void emulator_fault(Site site, const char* format, ...) {
     abandon();
 }
 
-extern "C" void emulator_outside(const char* verb, u32 piece, long long index, u32 count, Site site) {
-    emulator_fault(site, "%s element %lld of shared piece %u, which has %u", verb, index, piece, count);
+extern "C" void emulator_outside(u32 piece, long long index, u32 count, Site site) {
+    emulator_fault(site, "touches element %lld of shared piece %u, which has %u", index, piece, count);
 }
 
 extern "C" void emulator_unwritten(const Cell* cell, u32 piece, long long index, Site site) {
@@ -398,56 +402,83 @@ extern "C" void emulator_product(float c[16][8], const float a[16][16], const fl
 
 // --------------------------------------------------------------------------------------------------------------- processor
 
-struct OldActions {
-    struct sigaction segv, bus, ill, fpe;
-};
-static OldActions old_actions;
+// A lane that runs this long (in time of its host thread) without meeting another one will never do so.
+const u64 ENDLESS_SECONDS = 5;
+const int ENDLESS = SIGVTALRM;
 
-// Where a fibre goes on that the processor has stopped.
-static void stopped_by_processor() {
+const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, ENDLESS};
+static struct sigaction old_actions[sizeof SIGNALS / sizeof SIGNALS[0]];
+
+// Where a fibre goes on that a signal has stopped.
+static void stopped_by_signal() {
     Machine* m = machine;
     const u64 stack = u64(m->stacks);
-    switch (m->fault->signal) {
+    switch (m->signal) {
     case SIGFPE: emulator_fault(0, "divides an integer by zero");
     case SIGILL: emulator_fault(0, "goes outside a local array or touches a word at an address that is not a multiple of its size");
+    case ENDLESS: emulator_fault(0, "goes on for ever, or waits for another thread outside of barriers");
     }
     if (m->fault->address >= stack && m->fault->address < stack + MOST_THREADS * STACK_BYTES) {
         m->fault->at_address = 0;
         emulator_fault(0, "needs more than %llu bytes of stack", STACK_BYTES);
     }
-    if (!m->fault->at_address) emulator_fault(0, "touches a word at an address that is not a multiple of its size, or is none");
-    emulator_fault(0, "touches");
+    if (!m->fault->at_address) emulator_fault(0, "touches an address that is none");
+    emulator_fault(0, "%s", m->verb);
 }
 
 static void on_signal(int signal, siginfo_t* info, void* context) {
     Machine* m = machine;
-    if (!m || !m->fibre) {
-        // Not ours: the one before us gets it when the instruction is tried again.
-        const struct sigaction& old = signal == SIGSEGV ? old_actions.segv
-                                      : signal == SIGBUS ? old_actions.bus
-                                      : signal == SIGILL ? old_actions.ill
-                                                         : old_actions.fpe;
-        sigaction(signal, &old, nullptr);
+    const bool ours = m && m->fibre && (signal != ENDLESS || m->endless);
+    if (!ours) {
+        if (signal == ENDLESS) return; // the block has ended in the meantime
+        // The one before us gets it when the instruction is tried again.
+        for (u32 i = 0; i < sizeof SIGNALS / sizeof SIGNALS[0]; i++) {
+            if (SIGNALS[i] == signal) sigaction(signal, &old_actions[i], nullptr);
+        }
         return;
     }
     ucontext_t* c = static_cast<ucontext_t*>(context);
     m->fault->pc = reinterpret_cast<const void*>(program_counter(c));
-    m->fault->at_address = signal == SIGSEGV && info->si_code > 0 && info->si_code != SI_KERNEL;
+    // Addresses that no pointer can have come without being told.
+    m->fault->at_address = (signal == SIGSEGV || signal == SIGBUS) && info->si_code > 0 && info->si_code != SI_KERNEL;
     m->fault->address = u64(info->si_addr);
-    m->fault->signal = signal;
-    go_on_at(c, stopped_by_processor, stack_top(m, m->thread));
+    m->signal = signal, m->verb = access_verb(c);
+    go_on_at(c, stopped_by_signal, stack_top(m, m->thread));
 }
 
-// Catches what the processor finds in kernels. Once a process.
+// All machines, for the watch.
+static Machine* machines = nullptr;
+
+// Looks once a second whether a lane runs without end.
+static void* watch(void*) {
+    for (;;) {
+        sleep(1);
+        for (Machine* m = __atomic_load_n(&machines, __ATOMIC_ACQUIRE); m; m = m->next) {
+            const u32 running = __atomic_load_n(&m->running, __ATOMIC_ACQUIRE);
+            const u64 turn = __atomic_load_n(&m->turn, __ATOMIC_RELAXED);
+            clockid_t clock;
+            timespec now;
+            if (!running || pthread_getcpuclockid(m->host, &clock) != 0 || clock_gettime(clock, &now) != 0) continue;
+            if (turn != m->watched_turn) {
+                m->watched_turn = turn, m->watched_since = now.tv_sec;
+            } else if (now.tv_sec - m->watched_since >= (long long)ENDLESS_SECONDS) {
+                m->endless = true;
+                pthread_kill(m->host, ENDLESS);
+            }
+        }
+    }
+    return nullptr;
+}
+
+// Catches what the processor finds in kernels, and starts the watch. Once a process.
 extern "C" void emulator_start() {
     struct sigaction action = {};
     action.sa_sigaction = on_signal;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGSEGV, &action, &old_actions.segv);
-    sigaction(SIGBUS, &action, &old_actions.bus);
-    sigaction(SIGILL, &action, &old_actions.ill);
-    sigaction(SIGFPE, &action, &old_actions.fpe);
+    for (u32 i = 0; i < sizeof SIGNALS / sizeof SIGNALS[0]; i++) sigaction(SIGNALS[i], &action, &old_actions[i]);
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, watch, nullptr) == 0) pthread_detach(thread);
 }
 
 // ------------------------------------------------------------------------------------------------------------------ blocks
@@ -475,6 +506,9 @@ extern "C" Machine* emulator_machine() {
     }
     for (u32 warp = 0; warp < MOST_THREADS / LANES; warp++) {
         m->warps[warp].index = warp, m->warps[warp].lanes = &m->fibres[warp * LANES];
+    }
+    m->next = __atomic_load_n(&machines, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(&machines, &m->next, m, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
     return m;
 }
@@ -514,6 +548,7 @@ static void run_warp(Machine* m, Warp* warp) {
     warp->ready &= warp->ready - 1;
     Fibre* first = &warp->lanes[lane];
     first->state = READY;
+    m->turn++;
     m->fibre = first, m->thread = first->thread, m->thread_index.x = first->thread;
     emulator_switch(&m->scheduler_stack, first->stack);
     if (!m->faulted && warp->arrived) partial_warp(&warp->lanes[__builtin_ctz(warp->arrived)]);
@@ -534,7 +569,7 @@ static bool open_barrier(Machine* m, u32 threads) {
         if (other->state == RETURNED) snprintf(where, sizeof where, "thread %u has returned", other->thread);
         else snprintf(where, sizeof where, "thread %u waits at another (%s)", other->thread, line(other->site));
         m->thread = at->thread;
-        note_fault(at->site, "divergent barrier: thread %u waits at __syncthreads, %s", at->thread, where);
+        note_fault(at->site, "divergent barrier: waits at __syncthreads, %s", where);
         return false;
     }
     m->last_barrier = ++m->now;
@@ -549,9 +584,12 @@ extern "C" bool emulator_run(Machine* m, const Job* job, u64 block, Fault* fault
     sigaltstack(&own, &before);
     machine = m;
     prepare(m, job, block, fault);
+    m->host = pthread_self(), m->endless = false, m->turn++;
+    __atomic_store_n(&m->running, 1, __ATOMIC_RELEASE);
     do {
         for (u32 warp = 0; warp < job->threads / LANES && !m->faulted; warp++) run_warp(m, &m->warps[warp]);
     } while (!m->faulted && open_barrier(m, job->threads));
+    __atomic_store_n(&m->running, 0, __ATOMIC_RELEASE);
     machine = nullptr;
     sigaltstack(&before, nullptr);
     if (m->faulted) {

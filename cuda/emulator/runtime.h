@@ -5,6 +5,7 @@
 // does not depend on the machine. Blocks know nothing of each other and run on as many host threads as there are cores.
 
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -108,6 +109,19 @@ struct Machine {
     u8* signal_stack;
     struct Fault* fault;
     bool faulted;
+
+    // What a signal has told.
+    int signal;
+    const char* verb;
+    bool endless;
+
+    // For the watch over lanes that run without end.
+    Machine* next;
+    pthread_t host;
+    u32 running;
+    u64 turn; // changes whenever the scheduler lets a warp run
+    u64 watched_turn;
+    long long watched_since;
 };
 
 extern "C" {
@@ -124,7 +138,7 @@ void emulator_leave(Warp* warp, u32 mask);
 // The next piece of shared memory.
 Piece emulator_take(u32 index, u32 used, u64 count, u32 size, Site site);
 // Faults of an access to element `index` of a piece.
-[[noreturn]] void emulator_outside(const char* verb, u32 piece, long long index, u32 count, Site site);
+[[noreturn]] void emulator_outside(u32 piece, long long index, u32 count, Site site);
 [[noreturn]] void emulator_unwritten(const Cell* cell, u32 piece, long long index, Site site);
 // What is not quite obvious about an access to a cell; returns if all is well.
 void emulator_read_after(const Cell* cell, u32 piece, long long index, Site site);
@@ -161,7 +175,6 @@ struct Fault {
     u64 address;     // of the global memory that was touched, if `at_address`
     const void* pc;  // the instruction, if it was found by the processor
     u32 thread;
-    int signal;      // the processor's, or 0
     u32 at_address;
     u32 taken;       // bytes of shared memory taken, when nothing went wrong
     char text[500];

@@ -41,6 +41,8 @@ const FLAGS: &[&str] = &[
     "-ffp-contract=off",
     "-fno-stack-protector",
     "-fno-gnu-unique",
+    "-fsanitize=alignment,bounds",
+    "-fsanitize-undefined-trap-on-error",
     "-Wall",
     "-Werror",
     "-Wno-unknown-pragmas",

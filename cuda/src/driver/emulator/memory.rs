@@ -67,11 +67,11 @@ impl Memory {
             if address < start { start - address } else { (address + 1).saturating_sub(end) }
         };
         let Some((&start, Allocation { what, bytes })) = self.allocations.iter().min_by_key(distance) else {
-            return format!("address {address:#x}, nothing is allocated");
+            return format!("{address:#x}, where nothing is allocated");
         };
         let end = start + *bytes as u64;
-        if address == 0 {
-            "a null pointer".into()
+        if address < 4096 {
+            format!("{address:#x}, at a null pointer")
         } else if address < start {
             format!("{address:#x}, {} bytes before the start of `{what}` ({bytes} bytes)", start - address)
         } else if address >= end {

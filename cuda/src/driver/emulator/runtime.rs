@@ -5,7 +5,7 @@ use super::memory::Memory;
 use crate::CudaError;
 use crate::driver::{Arg, Launch};
 use libloading::os::unix::Library;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -82,7 +82,6 @@ struct RawFault {
     address: u64,
     pc: *const c_void,
     thread: u32,
-    signal: c_int,
     at_address: u32,
     taken: u32,
     text: [c_char; 500],
@@ -257,15 +256,8 @@ impl Runtime {
             if block >= shared.blocks || block > shared.faulty.load(Ordering::Relaxed) {
                 break;
             }
-            let mut fault = RawFault {
-                address: 0,
-                pc: std::ptr::null(),
-                thread: 0,
-                signal: 0,
-                at_address: 0,
-                taken: 0,
-                text: [0; 500],
-            };
+            let mut fault =
+                RawFault { address: 0, pc: std::ptr::null(), thread: 0, at_address: 0, taken: 0, text: [0; 500] };
             let fine = if machine.0.is_null() {
                 fault.text[0] = b'?' as c_char;
                 false
