@@ -242,10 +242,11 @@ static inline T emulator_shuffle(const char* call, u32 mask, T value, u32 from, 
         }
         for (u32 lane = 0; lane < WARP; lane++) {
             if (!(mask >> lane & 1)) continue;
-            if (!(mask >> all[lane]->from & 1)) {
-                emulator::emulator_fault(site, "%s: lane %u asks lane %u, which the mask %08x leaves out", call, lane, all[lane]->from, mask);
+            const u32 from = all[lane]->from;
+            if (!(mask >> from & 1)) {
+                emulator::emulator_fault(site, "%s: lane %u asks lane %u, which the mask %08x leaves out", call, lane, from, mask);
             }
-            all[lane]->value = values[all[lane]->from];
+            all[lane]->value = values[from];
         }
     });
     return own.value;
@@ -336,24 +337,28 @@ DEVICE int emulator_a_column(int lane, int i) { return lane % 4 * 2 + i % 2 + i 
 DEVICE int emulator_b_row(int lane, int i) { return lane % 4 * 2 + i % 2 + i / 2 * 8; }
 DEVICE int emulator_b_column(int lane) { return lane / 4; }
 
-// Element (row, column) at p[row * row_step + column * column_step]; one of the steps is ld.
-static inline FragmentA emulator_load_a(const char* call, const Shared<element>& p, int row_step, int column_step, emulator::Site site) {
-    const int lane = int(emulator_lane()), ld = row_step * column_step;
+// Element (row, column) lies at p[row * row_step + column * column_step]; one of the steps is 1, the other the distance of rows.
+static inline void emulator_check_tile(const char* call, const Shared<element>& p, int ld, emulator::Site site) {
     emulator_check16(call, p, site);
     if (ld * sizeof(element) % 16 != 0) emulator::emulator_fault(site, "%s with rows of %d elements, not a multiple of 16 bytes", call, ld);
+}
+static inline FragmentA emulator_load_a(const char* call, const Shared<element>& p, int row_step, int column_step, emulator::Site site) {
+    emulator_check_tile(call, p, row_step * column_step, site);
+    const int lane = int(emulator_lane());
     FragmentA a;
     for (int i = 0; i < 8; i++) {
-        a.v[i] = to_float(p.place(EmulatorIndex(emulator_a_row(lane, i) * row_step + emulator_a_column(lane, i) * column_step, site)).get());
+        const int at = emulator_a_row(lane, i) * row_step + emulator_a_column(lane, i) * column_step;
+        a.v[i] = to_float(p.place(EmulatorIndex(at, site)).get());
     }
     return a;
 }
 static inline FragmentB emulator_load_b(const char* call, const Shared<element>& p, int row_step, int column_step, emulator::Site site) {
-    const int lane = int(emulator_lane()), ld = row_step * column_step;
-    emulator_check16(call, p, site);
-    if (ld * sizeof(element) % 16 != 0) emulator::emulator_fault(site, "%s with rows of %d elements, not a multiple of 16 bytes", call, ld);
+    emulator_check_tile(call, p, row_step * column_step, site);
+    const int lane = int(emulator_lane());
     FragmentB b;
     for (int i = 0; i < 4; i++) {
-        b.v[i] = to_float(p.place(EmulatorIndex(emulator_b_row(lane, i) * row_step + emulator_b_column(lane) * column_step, site)).get());
+        const int at = emulator_b_row(lane, i) * row_step + emulator_b_column(lane) * column_step;
+        b.v[i] = to_float(p.place(EmulatorIndex(at, site)).get());
     }
     return b;
 }
@@ -428,5 +433,9 @@ struct EmulatorCall<void (*)(Parameters...)> {
         spread<kernel>(args, std::index_sequence_for<Parameters...>());
     }
 };
+template <class Call>
+constexpr emulator::Entry emulator_entry(const char* name, u32 threads, void (*run)(const u64*)) {
+    return {name, threads, Call::count, Call::kinds, run};
+}
 #define EMULATOR_ENTRY(kernel, THREADS) \
-    {#kernel, THREADS, EmulatorCall<decltype(&kernel)>::count, EmulatorCall<decltype(&kernel)>::kinds, EmulatorCall<decltype(&kernel)>::run<&kernel>}
+    emulator_entry<EmulatorCall<decltype(&kernel)>>(#kernel, THREADS, EmulatorCall<decltype(&kernel)>::run<&kernel>)

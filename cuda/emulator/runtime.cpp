@@ -164,8 +164,9 @@ static const char* line(Site site) {
     static __thread char texts[4][160];
     static __thread u32 next = 0;
     char* text = texts[next++ % 4];
-    const char* file = site & IN_HEADER ? "common.cuh" : machine->job->file;
-    snprintf(text, sizeof texts[0], "%s:%d", file, site & ~IN_HEADER);
+    const char* file = machine->job->files;
+    while (*file && file_number(file) != site >> 12) file += strlen(file) + 1;
+    snprintf(text, sizeof texts[0], "%s:%d", *file ? file : "?", site & 0xfff);
     return text;
 }
 
@@ -205,12 +206,26 @@ extern "C" void emulator_outside(u32 piece, long long index, u32 count, Site sit
     emulator_fault(site, "touches element %lld of shared piece %u, which has %u", index, piece, count);
 }
 
+[[noreturn]] static void copy_under_way(const char* verb, const Cell* cell, u32 piece, long long index, Site site) {
+    emulator_fault(site, "%s element %lld of shared piece %u, into which the asynchronous copy of thread %u (%s) is under way", verb, index,
+                   piece, cell->writer & ~COPYING, line(cell->written_at));
+}
+
 extern "C" void emulator_unwritten(const Cell* cell, u32 piece, long long index, Site site) {
-    if (cell->writer & COPYING) {
-        emulator_fault(site, "reads element %lld of shared piece %u, into which the asynchronous copy of thread %u (%s) is under way", index,
-                       piece, cell->writer & ~COPYING, line(cell->written_at));
-    }
+    if (cell->writer & COPYING) copy_under_way("reads", cell, piece, index, site);
     emulator_fault(site, "reads element %lld of shared piece %u, which nobody has written", index, piece);
+}
+
+// `who` "has read" or "has written" it `before`.
+[[noreturn]] static void race(const char* verb, const char* who, Site before, u32 piece, long long index, Site site) {
+    emulator_fault(site, "race: %s element %lld of shared piece %u, which %s (%s) with no barrier between", verb, index, piece, who,
+                   line(before));
+}
+
+[[noreturn]] static void race_with_writer(const char* verb, const Cell* cell, u32 piece, long long index, Site site) {
+    char who[40];
+    snprintf(who, sizeof who, "thread %u has written", cell->writer);
+    race(verb, who, cell->written_at, piece, index, site);
 }
 
 // Whether this thread has met a thread of its warp since then.
@@ -222,35 +237,28 @@ static bool met_since(u32 thread, u32 tick) {
 }
 
 extern "C" void emulator_read_after(const Cell* cell, u32 piece, long long index, Site site) {
-    if (met_since(cell->writer, cell->written)) return;
-    emulator_fault(site, "race: reads element %lld of shared piece %u, which thread %u has written (%s) with no barrier between", index, piece,
-                   cell->writer, line(cell->written_at));
+    if (!met_since(cell->writer, cell->written)) race_with_writer("reads", cell, piece, index, site);
 }
 
 extern "C" void emulator_write_after(const Cell* cell, u32 piece, long long index, Site site) {
     const Machine* m = machine;
-    if (cell->writer & COPYING) {
-        emulator_fault(site, "writes element %lld of shared piece %u, into which the asynchronous copy of thread %u (%s) is under way", index,
-                       piece, cell->writer & ~COPYING, line(cell->written_at));
-    }
+    if (cell->writer & COPYING) copy_under_way("writes", cell, piece, index, site);
     if (cell->written >= m->last_barrier && cell->writer != m->thread && !met_since(cell->writer, cell->written)) {
-        emulator_fault(site, "race: writes element %lld of shared piece %u, which thread %u has written (%s) with no barrier between", index,
-                       piece, cell->writer, line(cell->written_at));
+        race_with_writer("writes", cell, piece, index, site);
     }
     if (cell->read < m->last_barrier || cell->reader == m->thread) return;
     char who[40];
     if (cell->reader == SEVERAL_WARPS) {
-        snprintf(who, sizeof who, "several warps have");
+        snprintf(who, sizeof who, "several warps have read");
     } else if (cell->reader & SEVERAL_LANES) {
         const u32 warp = cell->reader & ~SEVERAL_LANES;
         if (warp == m->thread / LANES && cell->read < m->fibre->warp->met) return;
-        snprintf(who, sizeof who, "several lanes of warp %u have", warp);
+        snprintf(who, sizeof who, "several lanes of warp %u have read", warp);
     } else {
         if (met_since(cell->reader, cell->read)) return;
-        snprintf(who, sizeof who, "thread %u has", cell->reader);
+        snprintf(who, sizeof who, "thread %u has read", cell->reader);
     }
-    emulator_fault(site, "race: writes element %lld of shared piece %u, which %s read (%s) with no barrier between", index, piece, who,
-                   line(cell->read_at));
+    race("writes", who, cell->read_at, piece, index, site);
 }
 
 // ----------------------------------------------------------------------------------------------------------- shared memory

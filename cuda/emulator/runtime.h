@@ -21,13 +21,15 @@ const u32 MOST_THREADS = 1024;
 const u32 MOST_SHARED_BYTES = 227 * 1024;
 const u32 MOST_PIECES = 64;
 
-// A line of a kernel's source; those of headers (common.cuh) have the highest bit.
+// A line of a source: the lowest 12 bits are its number, the others the file's (0 is the .cu), from what the compiler knows of its
+// name at once: the first letter and the length.
 typedef u16 Site;
-const Site IN_HEADER = 0x8000;
 
-constexpr Site site(const char* file, int line) {
-    return Site((line & 0x7fff) | (file[__builtin_strlen(file) - 1] == 'h' ? IN_HEADER : 0));
+constexpr u32 file_number(const char* file) {
+    const u32 length = u32(__builtin_strlen(file));
+    return file[length - 1] == 'h' ? 1 + (u32(file[0]) * 7 + length) % 15 : 0;
 }
+constexpr Site site(const char* file, int line) { return Site((line & 0xfff) | file_number(file) << 12); }
 // As the default of a parameter it is the line of the call.
 #define HERE emulator::site(__builtin_FILE(), __builtin_LINE())
 
@@ -165,7 +167,7 @@ struct Entry {
 struct Job {
     const Entry* entry;
     const u64* args;
-    const char* file; // the source, for messages
+    const char* files; // names of the source and the headers, each ended by a zero, then an empty one
     Index3 grid;
     u32 threads, shared_bytes;
 };

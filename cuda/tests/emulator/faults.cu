@@ -202,3 +202,8 @@ KERNEL(THREADS) takes_all_kinds(float* p, u32 a, u64 b, float c, double d, int e
 }
 
 KERNEL(48) half_a_warp_too_much(float* y) { y[0] = 1.0f; }
+
+KERNEL(THREADS) sum_with_too_little(float* y) {
+    SharedMemory memory;
+    y[threadIdx.x] = block_sum(1.0f, memory.take<float>(1)); // one warp's worth
+}

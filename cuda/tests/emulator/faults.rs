@@ -91,6 +91,15 @@ fn shared_memory_touched_outside_its_piece() {
     );
 }
 
+/// The line is that of the header, where the access stands.
+#[test]
+fn shared_memory_touched_by_a_function_of_a_header() {
+    let common = include_str!("../../kernels/common.cuh");
+    let line = 1 + common.lines().position(|line| line.contains("sums[threadIdx.x / WARP] = x")).unwrap();
+    let wanted = format!("thread 32: touches element 1 of shared piece 0, which has 1 (common.cuh:{line})");
+    run("sum_with_too_little", 16, &[], &wanted);
+}
+
 #[test]
 fn a_divergent_barrier() {
     run(

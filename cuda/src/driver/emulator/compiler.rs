@@ -53,6 +53,8 @@ const FLAGS: &[&str] = &[
 /// A loaded unit.
 pub struct Kernels {
     file: &'static str,
+    /// Names of all files of its text, each ended by a zero, and a zero.
+    files: Vec<u8>,
     entries: &'static [Entry],
 }
 
@@ -60,6 +62,11 @@ impl Kernels {
     /// The source's name.
     pub fn file(&self) -> &'static str {
         self.file
+    }
+
+    /// Names of all files of its text, each ended by a zero, and a zero.
+    pub fn files(&self) -> &[u8] {
+        &self.files
     }
 
     pub fn find(&self, name: &str) -> Option<&'static Entry> {
@@ -157,7 +164,7 @@ impl Compiler {
             let entries = unsafe { read_table(&library) }?;
             // Its code must stay as long as the process.
             std::mem::forget(library);
-            Ok(Arc::new(Kernels { file: unit.source.file, entries }))
+            Ok(Arc::new(Kernels { file: unit.source.file, files: files(&text), entries }))
         });
         kernels.clone().map_err(|log| CudaError::Compile { unit: unit.to_string(), log })
     }
@@ -188,6 +195,14 @@ fn processor_flags() -> &'static [&'static str] {
 fn open(path: &Path, scope: c_int) -> Result<Library, String> {
     // SAFETY: what we have built runs nothing when it is opened.
     unsafe { Library::open(Some(path), RTLD_NOW | scope) }.map_err(|e| e.to_string())
+}
+
+/// The names that a text's `#line` give its parts, each ended by a zero, and a zero.
+fn files(text: &str) -> Vec<u8> {
+    let names = text.lines().filter_map(|line| line.strip_prefix("#line 1 \"")?.strip_suffix('"'));
+    let mut files: Vec<u8> = names.flat_map(|name| [name.as_bytes(), &[0]].concat()).collect();
+    files.push(0);
+    files
 }
 
 /// The lines after a unit's text that name its kernels: whatever stands at the beginning of a line as `KERNEL(THREADS) name(`.

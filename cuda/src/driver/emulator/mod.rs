@@ -166,7 +166,7 @@ unsafe impl Driver for Emulator {
         check_launch(entry, launch, args).map_err(|text| fault(kernel, text))?;
         // SAFETY: the arguments are of the kernel's kinds; that they point to enough memory is the caller's promise, and where it does
         // not hold the guard pages answer.
-        let outcome = unsafe { self.runtime.run(entry, kernels.file(), launch, args) };
+        let outcome = unsafe { self.runtime.run(entry, kernels.files(), launch, args) };
         let memory = self.memory();
         outcome.map_err(|found| fault(kernel, found.describe(&memory, self.runtime, launch)))?;
         memory.find_stray_write().map_or(Ok(()), |text| Err(fault(kernel, text)))

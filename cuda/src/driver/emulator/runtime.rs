@@ -5,7 +5,7 @@ use super::memory::Memory;
 use crate::CudaError;
 use crate::driver::{Arg, Launch};
 use libloading::os::unix::Library;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -70,7 +70,7 @@ impl Entry {
 struct Job {
     entry: *const Entry,
     args: *const u64,
-    file: *const c_char,
+    files: *const u8,
     grid: [u32; 3],
     threads: u32,
     shared_bytes: u32,
@@ -218,12 +218,11 @@ impl Runtime {
     /// Runs all blocks. The fault is that of the lowest block that has one.
     ///
     /// # Safety
-    /// The arguments are of the kernel's kinds and point to enough memory.
-    pub unsafe fn run(&self, entry: &Entry, file: &str, launch: Launch, args: &[Arg]) -> Result<(), Found> {
+    /// The arguments are of the kernel's kinds and point to enough memory; `files` ends with an empty name.
+    pub unsafe fn run(&self, entry: &Entry, files: &[u8], launch: Launch, args: &[Arg]) -> Result<(), Found> {
         let args: Vec<u64> = args.iter().map(bits).collect();
-        let file = CString::new(file).unwrap_or_default();
         let Launch { grid, threads, shared_bytes } = launch;
-        let job = Job { entry, args: args.as_ptr(), file: file.as_ptr(), grid, threads, shared_bytes };
+        let job = Job { entry, args: args.as_ptr(), files: files.as_ptr(), grid, threads, shared_bytes };
         let blocks: u64 = grid.iter().map(|&n| u64::from(n)).product();
         let shared =
             Shared { job, blocks, next: AtomicU64::new(0), faulty: AtomicU64::new(u64::MAX), found: Mutex::default() };
