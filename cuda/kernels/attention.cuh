@@ -13,7 +13,7 @@
 // nothing has m = −∞, l = 0, o = 0 and changes no bit of that row: exp(0) = 1 and exp(−∞) = 0 exactly.
 
 #define KEYS 64                            // positions in a key block
-#define LD (HEAD_DIM + 8)                  // distance of rows in shared memory; 16 bytes or more beyond a power of two, against bank conflicts
+#define LD (HEAD_DIM + 8)                  // distance of rows in shared memory; the eight are against bank conflicts
 #define PIECE (16 / u32(sizeof(element)))  // elements in 16 bytes
 #define LOG2E 1.44269504f
 #define INF __uint_as_float(0x7f800000u)

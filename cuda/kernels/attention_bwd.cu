@@ -2,11 +2,12 @@
 //
 //   P = exp(s − lse);  dP = dO · Vᵀ;  dS = P ∘ (dP − delta) with delta = Σ dO ∘ O;  dQ = dS · K;  dK = dSᵀ · Q;  dV = Pᵀ · dO
 //
-// Three kernels: attention_delta; attention_bwd_q, which owns query rows as the forward does; attention_bwd_kv, which owns keys and
-// goes through all queries that see them: later ones of their own segment, then those of its descendants in segment order. s is
-// computed twice; in return every number has one owner, which sums it in registers in one order, without atomics.
+// attention_delta comes first; attention_bwd_q owns query rows, as the forward does; attention_bwd_kv owns keys and goes through all
+// queries that see them: later ones of their own segment, then those of its descendants in segment order. s is computed twice; in
+// return every number has one owner, which sums it in registers in one order, without atomics. The many readers of a shared prompt
+// are cut into pieces, whose sums attention_bwd_add adds in their order.
 //
-// dqkv is written, not added to: its q columns by attention_bwd_q, its k and v columns by attention_bwd_kv, each once.
+// dqkv is written, not added to: its q columns by attention_bwd_q, its k and v columns by the other two, each once.
 
 #define WARPS 4
 #define THREADS (WARPS * WARP)
@@ -106,23 +107,37 @@ KERNEL(THREADS) attention_bwd_q(element* dqkv, const element* dout, const float*
     }
 }
 
-// Up to 64 keys of a segment, and the tiles of queries that may see them: `readers` of a list, from `first` on.
+// Up to 64 keys of a segment, and the tiles of queries that may see them, or a piece of these: `readers` of a list, from `first` on.
 struct KeyTile {
     u32 row, position; // of the first key
     u32 keys;
     u32 first, readers;
+    u32 piece; // where its sums go among the pieces, or WHOLE
 };
+#define WHOLE 0xffffffffu
+
+// Sums of one piece: dK [KEYS, HEAD_DIM], then dV.
+DEVICE u64 piece_of(u32 piece, u32 n_kv_heads) { return (u64(piece) * n_kv_heads + blockIdx.y) * (2 * KEYS * HEAD_DIM); }
+
+// The lane's part of a row of accumulators, as floats.
+DEVICE void store_sums(float* p, const Accumulator (&x)[HEAD_DIM / 8], int row) {
+#pragma unroll
+    for (int n = 0; n < HEAD_DIM / 8; n++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) p[n * 8 + accumulator_column(i)] = x[n].v[2 * row + i];
+    }
+}
 
 // dK and dV of the keys of a tile, summed over the queries that see them and over the heads that share the key head.
 //
-// Work:          a block owns a tile of up to 64 keys of one key head, a warp 16 of them with all their queries
+// Work:          a block owns a tile of up to 64 keys of one key head (or a piece), a warp 16 of the keys with all their queries
 // Launch:        grid (key tiles, n_kv_heads), 128 threads
 // Shared memory: q, dO, k and v of 64 rows, 4 · 64 · (HEAD_DIM + 8) elements; lse, delta and position of 64 query rows
 // Determinism:   one chain over the query rows in the order of the list
 // Bytes moved:   k, v, dK and dV once; q and dO of all its readers once for each tile
 KERNEL(THREADS) attention_bwd_kv(element* dqkv, const element* dout, const float* lse, const float* delta, const element* qkv,
-                                 const Tile* tiles, const KeyTile* key_tiles, const u32* readers, u32 n_heads, u32 n_kv_heads,
-                                 u32 head_dim, u32 window) {
+                                 float* pieces, const Tile* tiles, const KeyTile* key_tiles, const u32* readers, u32 n_heads,
+                                 u32 n_kv_heads, u32 head_dim, u32 window) {
     SharedMemory memory;
     Shared<element> q = memory.take<element>(TILE * LD), d_o = memory.take<element>(TILE * LD);
     Shared<element> k = memory.take<element>(KEYS * LD), v = memory.take<element>(KEYS * LD);
@@ -178,8 +193,38 @@ KERNEL(THREADS) attention_bwd_kv(element* dqkv, const element* dout, const float
     for (int row = 0; row < 2; row++) {
         const u32 i = warp_row + accumulator_row(2 * row);
         if (i >= own.keys) continue;
-        element* to = dqkv + u64(own.row + i) * width;
-        store_row(to + k_column, dk, row, 1.0f, head_dim);
-        store_row(to + v_column, dv, row, 1.0f, head_dim);
+        if (own.piece == WHOLE) {
+            element* to = dqkv + u64(own.row + i) * width;
+            store_row(to + k_column, dk, row, 1.0f, head_dim);
+            store_row(to + v_column, dv, row, 1.0f, head_dim);
+        } else {
+            float* to = pieces + (piece_of(own.piece, n_kv_heads) + i * HEAD_DIM);
+            store_sums(to, dk, row);
+            store_sums(to + KEYS * HEAD_DIM, dv, row);
+        }
+    }
+}
+
+// Keys whose readers were cut into pieces: `count` of them, from `first` on.
+struct Pieces {
+    u32 row, keys, first, count;
+};
+
+// dK and dV of a tile of keys from the sums of its pieces.
+//
+// Work:          a block owns a tile of up to 64 keys of one key head, a thread every 128th of its numbers
+// Launch:        grid (tiles in pieces, n_kv_heads), 128 threads; shared memory: none
+// Determinism:   pieces are added in the order of the list of readers
+// Bytes moved:   4 for each number and piece, element a number
+KERNEL(THREADS) attention_bwd_add(element* dqkv, const float* pieces, const Pieces* tiles, u32 n_heads, u32 n_kv_heads, u32 head_dim) {
+    const Pieces own = tiles[blockIdx.x];
+    const u32 q_width = n_heads * head_dim, kv_width = n_kv_heads * head_dim;
+    for (u32 at = threadIdx.x; at < 2 * own.keys * head_dim; at += THREADS) {
+        const u32 i = at / head_dim % own.keys, which = at / head_dim / own.keys, column = at % head_dim; // dK, then dV
+        float sum = 0.0f;
+        for (u32 piece = own.first; piece < own.first + own.count; piece++) {
+            sum += pieces[piece_of(piece, n_kv_heads) + (which * KEYS + i) * HEAD_DIM + column];
+        }
+        dqkv[u64(own.row + i) * (q_width + 2 * kv_width) + q_width + which * kv_width + blockIdx.y * head_dim + column] = to_element(sum);
     }
 }

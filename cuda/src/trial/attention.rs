@@ -1,6 +1,6 @@
-//! Trials of attention: sequences side by side without a common prefix.
+//! Trials of attention.
 
-use super::{Trial, numbers, qkv_width};
+use super::{Run, Trial, numbers, qkv_width};
 use crate::buffer::{Buffer, Element};
 use crate::kernels::Shape;
 use crate::kernels::attention::{
@@ -18,7 +18,7 @@ pub(super) fn trials<E: Element>() -> Vec<Trial> {
             name: "attention_fwd",
             kernels: &["attention_fwd"],
             prepare: |gpu, s| {
-                let (tree, qkv) = (tree(gpu, s)?, numbers::<E>(gpu, s.rows * qkv_width(s))?);
+                let (tree, qkv) = (tree(gpu, s, false)?, numbers::<E>(gpu, s.rows * qkv_width(s))?);
                 let (mut out, mut lse) = (gpu.buffer::<E>("out", s.rows * q_width(s))?, gpu.zeros("lse", queries(s))?);
                 Ok(Box::new(move |gpu| attention_fwd(gpu, out.view_mut(), lse.view_mut(), qkv.view(), &tree, None)))
             },
@@ -26,16 +26,12 @@ pub(super) fn trials<E: Element>() -> Vec<Trial> {
         Trial {
             name: "attention_bwd",
             kernels: &["attention_delta", "attention_bwd_q", "attention_bwd_kv"],
-            prepare: |gpu, s| {
-                let (tree, qkv) = (tree(gpu, s)?, numbers::<E>(gpu, s.rows * qkv_width(s))?);
-                let (out, dout) = (numbers::<E>(gpu, s.rows * q_width(s))?, numbers::<E>(gpu, s.rows * q_width(s))?);
-                let (lse, mut delta) = (gpu.zeros("lse", queries(s))?, gpu.zeros("delta", queries(s))?);
-                let mut dqkv = gpu.buffer::<E>("dqkv", s.rows * qkv_width(s))?;
-                Ok(Box::new(move |gpu| {
-                    let (dqkv, delta, lse) = (dqkv.view_mut(), delta.view_mut(), lse.view());
-                    attention_bwd(gpu, dqkv, dout.view(), out.view(), lse, qkv.view(), &tree, None, delta)
-                }))
-            },
+            prepare: |gpu, s| prepare_backward::<E>(gpu, s, false),
+        },
+        Trial {
+            name: "attention_bwd, shared prompt",
+            kernels: &["attention_delta", "attention_bwd_q", "attention_bwd_kv", "attention_bwd_add"],
+            prepare: |gpu, s| prepare_backward::<E>(gpu, s, true),
         },
         Trial {
             name: "kv_append",
@@ -88,10 +84,25 @@ fn queries(s: &Shape) -> usize {
     s.rows * s.heads[0]
 }
 
-fn tree(gpu: &Gpu, s: &Shape) -> Result<Tree, CudaError> {
-    let segment = |start| Segment { start, len: s.sequence, parent: None, position: 0 };
+/// Sequences side by side, or the first as the prompt of all others.
+fn tree(gpu: &Gpu, s: &Shape, shared: bool) -> Result<Tree, CudaError> {
+    let segment = |start| match shared && start > 0 {
+        true => Segment { start, len: s.sequence, parent: Some(0), position: s.sequence },
+        false => Segment { start, len: s.sequence, parent: None, position: 0 },
+    };
     let segments: Vec<Segment> = (0..s.rows).step_by(s.sequence).map(segment).collect();
     Tree::new(gpu, &segments, heads(s))
+}
+
+fn prepare_backward<E: Element>(gpu: &Gpu, s: &Shape, shared: bool) -> Result<Run, CudaError> {
+    let (tree, qkv) = (tree(gpu, s, shared)?, numbers::<E>(gpu, s.rows * qkv_width(s))?);
+    let (out, dout) = (numbers::<E>(gpu, s.rows * q_width(s))?, numbers::<E>(gpu, s.rows * q_width(s))?);
+    let (lse, mut space) = (gpu.zeros("lse", queries(s))?, gpu.zeros("delta and sums", tree.workspace())?);
+    let mut dqkv = gpu.buffer::<E>("dqkv", s.rows * qkv_width(s))?;
+    Ok(Box::new(move |gpu| {
+        let (dqkv, space, lse) = (dqkv.view_mut(), space.view_mut(), lse.view());
+        attention_bwd(gpu, dqkv, dout.view(), out.view(), lse, qkv.view(), &tree, None, space)
+    }))
 }
 
 /// A batch in which every sequence grows by `len` tokens at `position`, and its cache.

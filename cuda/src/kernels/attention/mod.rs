@@ -37,6 +37,14 @@ const TILE_FEW: usize = 16;
 /// Key blocks that a block of threads goes through when attention_decode leaves partial results.
 const SHARE: usize = 4;
 
+/// Fewest tiles of queries in a piece of the readers of some keys, and most pieces: what it pays to deal out, and to keep sums of.
+const PIECE: (usize, usize) = (32, 8);
+
+/// Readers in a piece, of `readers` in all.
+fn piece_len(readers: usize) -> usize {
+    PIECE.0.max(readers.div_ceil(PIECE.1))
+}
+
 /// The widths of heads that the kernels are compiled for.
 pub const WIDTHS: [usize; 5] = [16, 32, 64, 96, 128];
 
@@ -172,6 +180,17 @@ const ATTENTION_BWD_KV: Kernel = Kernel {
     ..Kernel::new("attention_bwd_kv", &BACKWARD, THREADS)
 };
 
+// The shape's first sequence as the prompt of all others.
+const ATTENTION_BWD_ADD: Kernel = Kernel {
+    work: |s| {
+        let heads = Heads::of(s);
+        let readers = (s.rows * heads.group()).div_ceil(TILE);
+        let (numbers, pieces) = ((s.sequence * heads.kv_width()) as f64, readers.div_ceil(piece_len(readers)) as f64);
+        Work { bytes: numbers * (4.0 * pieces + s.element_bytes as f64), flops: numbers * pieces }
+    },
+    ..Kernel::new("attention_bwd_add", &BACKWARD, THREADS)
+};
+
 /// Keys that a query sees at most, for kernels.
 fn limit(window: Option<usize>) -> u32 {
     let window = window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX));
@@ -227,7 +246,7 @@ unsafe fn forward<E: Element>(
 
 /// dqkv = the gradient of q, k and v, every number of it written once. What children send to a shared prefix is added in segment order.
 ///
-/// **Shapes** as in [`attention_fwd`]; dout as out, dqkv as qkv; the workspace `delta` (Σ dO ∘ O of each query) as lse.
+/// **Shapes** as in [`attention_fwd`]; dout as out, dqkv as qkv; the workspace has at least [`Tree::workspace`] numbers.
 ///
 /// **Errors** those of a launch.
 pub fn attention_bwd<E: Element>(
@@ -239,14 +258,15 @@ pub fn attention_bwd<E: Element>(
     qkv: View<'_, E>,
     tree: &Tree,
     window: Option<usize>,
-    mut delta: ViewMut<'_, f32>,
+    workspace: ViewMut<'_, f32>,
 ) -> Result<(), CudaError> {
     let Tree { heads, rows, ref queries, .. } = *tree;
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
     assert!(qkv.len() == rows * heads.row() && dqkv.len() == qkv.len());
     assert!(out.len() == rows * heads.q_width() && dout.len() == out.len());
-    assert!(lse.len() == rows * n_heads && delta.len() == lse.len());
+    assert!(lse.len() == rows * n_heads && workspace.len() >= tree.workspace());
     let (window, tiles) = (limit(window), queries.tiles.view());
+    let (mut delta, mut sums) = workspace.split_at(lse.len());
     // SAFETY: the lengths were checked above, the tables when they were made.
     unsafe {
         let args = args![delta.reborrow(), dout, out, rows, n_heads, head_dim];
@@ -259,9 +279,34 @@ pub fn attention_bwd<E: Element>(
         gpu.launch(&ATTENTION_BWD_Q, heads.unit::<E>(&ATTENTION_BWD_Q), grid, bytes, args)?;
 
         let (key_tiles, readers) = (tree.key_tiles.view(), tree.readers.view());
-        let args = args![dqkv, dout, lse, delta, qkv, tiles, key_tiles, readers, n_heads, n_kv_heads, head_dim, window];
+        let args = args![
+            dqkv.reborrow(),
+            dout,
+            lse,
+            delta,
+            qkv,
+            sums.reborrow(),
+            tiles,
+            key_tiles,
+            readers,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            window
+        ];
         let (grid, bytes) = ([tree.key_tile_count, n_kv_heads, 1], backward_kv_bytes(&heads, size_of::<E>()));
-        gpu.launch(&ATTENTION_BWD_KV, heads.unit::<E>(&ATTENTION_BWD_KV), grid, bytes, args)
+        gpu.launch(&ATTENTION_BWD_KV, heads.unit::<E>(&ATTENTION_BWD_KV), grid, bytes, args)?;
+
+        let args = args![dqkv, sums.view(), tree.pieces.view(), n_heads, n_kv_heads, head_dim];
+        let grid = [tree.in_pieces, n_kv_heads, 1];
+        gpu.launch(&ATTENTION_BWD_ADD, heads.unit::<E>(&ATTENTION_BWD_ADD), grid, 0, args)
+    }
+}
+
+impl Tree {
+    /// Floats of the workspace of [`attention_bwd`]: delta, and the sums of pieces.
+    pub fn workspace(&self) -> usize {
+        self.rows * self.heads.n_heads + self.piece_count * self.heads.n_kv_heads * 2 * KEYS * self.heads.width()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who attends to whom, as the tables that the kernels of attention read. They are made on the host, once a batch.
 
-use super::{Heads, KEYS, TILE, TILE_FEW};
+use super::{Heads, KEYS, TILE, TILE_FEW, piece_len};
 use crate::buffer::{Buffer, View};
 use crate::{CudaError, Gpu};
 
@@ -34,8 +34,15 @@ pub struct Extension<'a> {
 /// head within the group, its number of query rows.
 type Tile = [u32; 5];
 
-/// A tile of keys: row and position of its first key, its number of keys, where its readers begin in the list, their number.
-type KeyTile = [u32; 5];
+/// A tile of keys: row and position of its first key, its number of keys, where its readers begin in the list, their number, and the place
+/// of its sums among the pieces, or [`WHOLE`].
+type KeyTile = [u32; 6];
+
+/// The tile of keys has all its readers.
+const WHOLE: u32 = u32::MAX;
+
+/// A tile of keys whose readers come in pieces: row of its first key, its number of keys, its first piece, their number.
+type Pieces = [u32; 4];
 
 fn number(x: usize) -> u32 {
     u32::try_from(x).expect("fewer than 2^32 rows")
@@ -87,6 +94,8 @@ struct TreeTables {
     key_tiles: Vec<KeyTile>,
     /// Indices of tiles, for every segment those that may see its keys: its own, then its descendants' in segment order.
     readers: Vec<u32>,
+    pieces: Vec<Pieces>,
+    piece_count: usize,
 }
 
 impl TreeTables {
@@ -116,17 +125,35 @@ impl TreeTables {
             }
         }
         for (segment, readers) in segments.iter().zip(readers) {
-            for key in (0..segment.len).step_by(KEYS) {
-                // Tiles of the segment's own queries before this key see none of the tile's keys.
-                let passed = key * group / TILE;
-                let (first, count) = (tables.readers.len() + passed, readers.len() - passed);
-                let keys = KEYS.min(segment.len - key);
-                tables.key_tiles.push([segment.start + key, segment.position + key, keys, first, count].map(number));
-            }
-            tables.readers.extend(readers);
+            tables.add_keys(segment, readers, group);
         }
         tables.key_tiles.sort_by_key(|tile| std::cmp::Reverse(tile[4]));
         tables
+    }
+
+    /// Cuts a segment's keys into tiles, and where others continue it their readers into pieces. How depends on the segment and what is
+    /// below it alone, and so do the sums.
+    fn add_keys(&mut self, segment: &Segment, readers: Vec<u32>, group: usize) {
+        let own = (segment.len * group).div_ceil(TILE);
+        for key in (0..segment.len).step_by(KEYS) {
+            // Tiles of the segment's own queries before this key see none of the tile's keys.
+            let passed = key * group / TILE;
+            let (begin, count) = (self.readers.len() + passed, readers.len() - passed);
+            let piece = if readers.len() == own { count } else { piece_len(count) };
+            let (row, keys) = (segment.start + key, KEYS.min(segment.len - key));
+            let pieces = count.div_ceil(piece);
+            if pieces > 1 {
+                self.pieces.push([row, keys, self.piece_count, pieces].map(number));
+            }
+            for first in (0..count).step_by(piece) {
+                let [row, position, keys, first, count] =
+                    [row, segment.position + key, keys, begin + first, piece.min(count - first)].map(number);
+                let place = if pieces > 1 { number(self.piece_count) } else { WHOLE };
+                self.piece_count += usize::from(pieces > 1);
+                self.key_tiles.push([row, position, keys, first, count, place]);
+            }
+        }
+        self.readers.extend(readers);
     }
 
     /// Writes the paths to all leaves; where the path of each segment begins.
@@ -174,6 +201,10 @@ pub struct Tree {
     pub(super) key_tiles: Buffer<KeyTile>,
     pub(super) key_tile_count: usize,
     pub(super) readers: Buffer<u32>,
+    pub(super) pieces: Buffer<Pieces>,
+    /// Tiles of keys whose readers come in pieces.
+    pub(super) in_pieces: usize,
+    pub(super) piece_count: usize,
 }
 
 impl Tree {
@@ -193,6 +224,9 @@ impl Tree {
             key_tiles: gpu.upload("key tiles of attention", &tables.key_tiles)?,
             key_tile_count: tables.key_tiles.len(),
             readers: gpu.upload("readers of attention", &tables.readers)?,
+            pieces: gpu.upload("pieces of attention", &tables.pieces)?,
+            in_pieces: tables.pieces.len(),
+            piece_count: tables.piece_count,
         })
     }
 }
@@ -269,10 +303,11 @@ mod tests {
     #[test]
     fn tables_name_the_path_of_every_query_and_the_readers_of_every_key() {
         let group = 3;
-        let segments = segments(&[(70, None), (0, Some(0)), (40, Some(1)), (5, None), (90, Some(0)), (3, Some(2))]);
+        let shape = [(70, None), (0, Some(0)), (40, Some(1)), (5, None), (890, Some(0)), (3, Some(2))];
+        let (segments, rows) = (segments(&shape), 1008);
         let tables = TreeTables::new(&segments, group);
         let paths = [vec![0], vec![0, 1], vec![0, 1, 2], vec![3], vec![0, 4], vec![0, 1, 2, 5]];
-        let mut queries = vec![0; 208 * group];
+        let mut queries = vec![0; rows * group];
         for &tile in &tables.tiles {
             let [row, position, path, head, count] = tile.map(|x| x as usize);
             let s = segments.iter().position(|s| (s.start..s.start + s.len).contains(&row)).unwrap();
@@ -280,30 +315,44 @@ mod tests {
             let rows = paths[s].iter().flat_map(|&s| segments[s].start..segments[s].start + segments[s].len);
             let keys = keys(&tile, group);
             let rows: Vec<u32> = rows.take(keys).map(number).collect();
-            assert_eq!(tables.table[path..path + keys], rows);
+            assert!(tables.table[path..path + keys] == rows, "path of row {row}");
             (0..count).for_each(|i| queries[row * group + head + i] += 1);
         }
         assert!(queries.iter().all(|&times| times == 1));
         assert!(tables.tiles.is_sorted_by_key(|tile| std::cmp::Reverse(keys(tile, group))));
 
-        let mut keys = vec![0; 208];
-        for tile in &tables.key_tiles {
-            let [row, position, count, first, readers] = tile.map(|x| x as usize);
-            (row..row + count).for_each(|key| keys[key] += 1);
+        let mut keys = vec![0; rows];
+        let mut tiles = tables.key_tiles.clone();
+        tiles.sort_by_key(|tile| (tile[0], tile[3]));
+        for tiles in tiles.chunk_by(|a, b| a[0] == b[0]) {
+            let [row, position, count, ..] = tiles[0].map(|x| x as usize);
             let s = segments.iter().position(|s| (s.start..s.start + s.len).contains(&row)).unwrap();
             assert_eq!(position, segments[s].position + row - segments[s].start);
             let mut seen_by: Vec<usize> = Vec::new();
-            for &reader in &tables.readers[first..first + readers] {
-                let [row, _, _, head, count] = tables.tiles[reader as usize].map(|x| x as usize);
-                seen_by.extend((0..count).map(|i| row * group + head + i));
+            for &[.., first, readers, _] in tiles {
+                for &reader in &tables.readers[first as usize..(first + readers) as usize] {
+                    let [row, _, _, head, count] = tables.tiles[reader as usize].map(|x| x as usize);
+                    seen_by.extend((0..count).map(|i| row * group + head + i));
+                }
             }
             assert!(seen_by.is_sorted(), "readers come in segment order");
             let below = paths.iter().zip(&segments).filter(|(path, _)| path.contains(&s));
             let below = below.flat_map(|(_, s)| s.start * group..(s.start + s.len) * group);
             // Those that were passed over are before the tile's first key.
             let want: Vec<usize> = below.skip((row - segments[s].start) * group / TILE * TILE).collect();
-            assert_eq!(seen_by, want);
+            assert!(seen_by == want, "readers of the keys from {row} on");
+            // 48 tiles see the first segment; nobody but itself sees the fifth.
+            assert_eq!(tiles.len(), if s == 0 { 2 } else { 1 });
+            let places: Vec<u32> = tiles.iter().map(|tile| tile[5]).collect();
+            match tables.pieces.iter().find(|pieces| pieces[0] == tiles[0][0]) {
+                Some(&[_, keys, first, pieces]) => {
+                    assert_eq!((keys as usize, places), (count, (first..first + pieces).collect()));
+                }
+                None => assert_eq!(places, [WHOLE]),
+            }
+            keys[row..row + count].iter_mut().for_each(|key| *key += 1);
         }
+        assert_eq!((tables.pieces.len(), tables.piece_count), (2, 4));
         assert!(keys.iter().all(|&times| times == 1));
     }
 
@@ -311,7 +360,7 @@ mod tests {
     fn a_chain_of_segments_has_one_path() {
         let tables = TreeTables::new(&segments(&[(2, None), (1, Some(0)), (2, Some(1))]), 1);
         assert_eq!(tables.table, [0, 1, 2, 3, 4]);
-        assert_eq!(tables.key_tiles, [[0, 0, 2, 0, 3], [2, 2, 1, 3, 2], [3, 3, 2, 5, 1]]);
+        assert_eq!(tables.key_tiles, [[0, 0, 2, 0, 3, WHOLE], [2, 2, 1, 3, 2, WHOLE], [3, 3, 2, 5, 1, WHOLE]]);
         assert_eq!(TreeTables::new(&[], 1), TreeTables::default());
     }
 
