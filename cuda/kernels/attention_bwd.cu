@@ -112,12 +112,12 @@ struct KeyTile {
     u32 row, position; // of the first key
     u32 keys;
     u32 first, readers;
-    u32 piece; // where its sums go among the pieces, or WHOLE
+    u32 sums; // row of the first key's sums, or WHOLE
 };
 #define WHOLE 0xffffffffu
 
-// Sums of one piece: dK [KEYS, HEAD_DIM], then dV.
-DEVICE u64 piece_of(u32 piece, u32 n_kv_heads) { return (u64(piece) * n_kv_heads + blockIdx.y) * (2 * KEYS * HEAD_DIM); }
+// A row of sums, for each key of each piece: dK [HEAD_DIM], then dV, of all key heads.
+DEVICE u64 sums_of(u32 row, u32 n_kv_heads) { return (u64(row) * n_kv_heads + blockIdx.y) * (2 * HEAD_DIM); }
 
 // The lane's part of a row of accumulators, as floats.
 DEVICE void store_sums(float* p, const Accumulator (&x)[HEAD_DIM / 8], int row) {
@@ -136,7 +136,7 @@ DEVICE void store_sums(float* p, const Accumulator (&x)[HEAD_DIM / 8], int row) 
 // Determinism:   one chain over the query rows in the order of the list
 // Bytes moved:   k, v, dK and dV once; q and dO of all its readers once for each tile
 KERNEL(THREADS) attention_bwd_kv(element* dqkv, const element* dout, const float* lse, const float* delta, const element* qkv,
-                                 float* pieces, const Tile* tiles, const KeyTile* key_tiles, const u32* readers, u32 n_heads,
+                                 float* sums, const Tile* tiles, const KeyTile* key_tiles, const u32* readers, u32 n_heads,
                                  u32 n_kv_heads, u32 head_dim, u32 window) {
     SharedMemory memory;
     Shared<element> q = memory.take<element>(TILE * LD), d_o = memory.take<element>(TILE * LD);
@@ -193,21 +193,21 @@ KERNEL(THREADS) attention_bwd_kv(element* dqkv, const element* dout, const float
     for (int row = 0; row < 2; row++) {
         const u32 i = warp_row + accumulator_row(2 * row);
         if (i >= own.keys) continue;
-        if (own.piece == WHOLE) {
+        if (own.sums == WHOLE) {
             element* to = dqkv + u64(own.row + i) * width;
             store_row(to + k_column, dk, row, 1.0f, head_dim);
             store_row(to + v_column, dv, row, 1.0f, head_dim);
         } else {
-            float* to = pieces + (piece_of(own.piece, n_kv_heads) + i * HEAD_DIM);
+            float* to = sums + sums_of(own.sums + i, n_kv_heads);
             store_sums(to, dk, row);
-            store_sums(to + KEYS * HEAD_DIM, dv, row);
+            store_sums(to + HEAD_DIM, dv, row);
         }
     }
 }
 
-// Keys whose readers were cut into pieces: `count` of them, from `first` on.
+// Keys whose readers were cut into pieces: rows of sums from `first` on, `keys` of them for each piece.
 struct Pieces {
-    u32 row, keys, first, count;
+    u32 row, keys, first, pieces;
 };
 
 // dK and dV of a tile of keys from the sums of its pieces.
@@ -216,14 +216,14 @@ struct Pieces {
 // Launch:        grid (tiles in pieces, n_kv_heads), 128 threads; shared memory: none
 // Determinism:   pieces are added in the order of the list of readers
 // Bytes moved:   4 for each number and piece, element a number
-KERNEL(THREADS) attention_bwd_add(element* dqkv, const float* pieces, const Pieces* tiles, u32 n_heads, u32 n_kv_heads, u32 head_dim) {
+KERNEL(THREADS) attention_bwd_add(element* dqkv, const float* sums, const Pieces* tiles, u32 n_heads, u32 n_kv_heads, u32 head_dim) {
     const Pieces own = tiles[blockIdx.x];
     const u32 q_width = n_heads * head_dim, kv_width = n_kv_heads * head_dim;
     for (u32 at = threadIdx.x; at < 2 * own.keys * head_dim; at += THREADS) {
-        const u32 i = at / head_dim % own.keys, which = at / head_dim / own.keys, column = at % head_dim; // dK, then dV
+        const u32 i = at / (2 * head_dim), which = at / head_dim % 2, column = at % head_dim; // which: dK, dV
         float sum = 0.0f;
-        for (u32 piece = own.first; piece < own.first + own.count; piece++) {
-            sum += pieces[piece_of(piece, n_kv_heads) + (which * KEYS + i) * HEAD_DIM + column];
+        for (u32 piece = 0; piece < own.pieces; piece++) {
+            sum += sums[sums_of(own.first + piece * own.keys + i, n_kv_heads) + which * HEAD_DIM + column];
         }
         dqkv[u64(own.row + i) * (q_width + 2 * kv_width) + q_width + which * kv_width + blockIdx.y * head_dim + column] = to_element(sum);
     }

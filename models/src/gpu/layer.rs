@@ -68,7 +68,7 @@ pub(super) struct Scratch<E> {
     dact: Buffer<E>,
     dgate_up: Buffer<E>,
     dattention: Buffer<E>,
-    delta: Buffer<f32>,
+    attention_space: Buffer<f32>,
     dqkv: Buffer<E>,
     draw: Buffer<E>,
     /// Pieces of sums over rows.
@@ -87,7 +87,7 @@ impl<E: Precision> Scratch<E> {
             dact: elements(config.d_ff)?,
             dgate_up: elements(2 * config.d_ff)?,
             dattention: elements(heads.q_width())?,
-            delta: gpu.buffer("attention's workspace", rows * heads.n_heads)?,
+            attention_space: gpu.buffer("attention's workspace", heads.workspace(rows))?,
             dqkv: elements(heads.row())?,
             draw: elements(if config.qk_norm { heads.row() } else { 0 })?,
             pieces: gpu.buffer("pieces of sums over rows", pieces(rows) * widest)?,
@@ -209,9 +209,9 @@ impl<E: Precision> GpuTransformer<E> {
             scratch.dattention.slice(attended.clone()),
             acts.attention.slice(attended),
         );
-        let (lse, delta) = (acts.lse.slice(0..rows * heads.n_heads), scratch.delta.slice_mut(0..rows * heads.n_heads));
+        let (lse, space) = (acts.lse.slice(0..rows * heads.n_heads), scratch.attention_space.view_mut());
         let qkv = acts.qkv.slice(0..rows * heads.row());
-        attention_bwd(gpu, dqkv, dout, out, lse, qkv, &batch.tree, config.window(layer), delta)?;
+        attention_bwd(gpu, dqkv, dout, out, lse, qkv, &batch.tree, config.window(layer), space)?;
         self.rope_heads(&mut scratch.dqkv, batch, true)?;
         if let (Some(q_norm), Some(k_norm)) = (&places.q_norm, &places.k_norm) {
             self.head_norms_bwd(acts, q_norm, k_norm, grads, scratch, rows)?;

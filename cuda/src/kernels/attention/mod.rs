@@ -38,7 +38,7 @@ const TILE_FEW: usize = 16;
 const SHARE: usize = 4;
 
 /// Fewest tiles of queries in a piece of the readers of some keys, and most pieces: what it pays to deal out, and to keep sums of.
-const PIECE: (usize, usize) = (32, 8);
+const PIECE: (usize, usize) = (32, 4);
 
 /// Readers in a piece, of `readers` in all.
 fn piece_len(readers: usize) -> usize {
@@ -119,8 +119,16 @@ fn backward_kv_bytes(heads: &Heads, element_bytes: usize) -> usize {
 }
 
 /// The kernels of `attention.cu`, `attention_decode.cu` and `attention_bwd.cu`.
-pub const KERNELS: &[Kernel] =
-    &[ATTENTION_FWD, KV_APPEND, ATTENTION_DECODE, ATTENTION_MERGE, ATTENTION_DELTA, ATTENTION_BWD_Q, ATTENTION_BWD_KV];
+pub const KERNELS: &[Kernel] = &[
+    ATTENTION_FWD,
+    KV_APPEND,
+    ATTENTION_DECODE,
+    ATTENTION_MERGE,
+    ATTENTION_DELTA,
+    ATTENTION_BWD_Q,
+    ATTENTION_BWD_KV,
+    ATTENTION_BWD_ADD,
+];
 
 /// `products` products of every query head with all the keys that it sees, half of the sequence; `q_rows` and `kv_rows` times rows of q
 /// and of k and v moved; `floats` numbers for each query.
@@ -304,9 +312,16 @@ pub fn attention_bwd<E: Element>(
 }
 
 impl Tree {
-    /// Floats of the workspace of [`attention_bwd`]: delta, and the sums of pieces.
+    /// Floats of the workspace of [`attention_bwd`]: Σ dO ∘ O of each query, and the sums of pieces. At most [`Heads::workspace`].
     pub fn workspace(&self) -> usize {
-        self.rows * self.heads.n_heads + self.piece_count * self.heads.n_kv_heads * 2 * KEYS * self.heads.width()
+        self.rows * self.heads.n_heads + self.sum_rows * self.heads.n_kv_heads * 2 * self.heads.width()
+    }
+}
+
+impl Heads {
+    /// Floats of the workspace of [`attention_bwd`] that are enough for any tree of so many rows.
+    pub fn workspace(&self, rows: usize) -> usize {
+        rows * (self.n_heads + PIECE.1 * self.n_kv_heads * 2 * self.width())
     }
 }
 

@@ -34,14 +34,15 @@ pub struct Extension<'a> {
 /// head within the group, its number of query rows.
 type Tile = [u32; 5];
 
-/// A tile of keys: row and position of its first key, its number of keys, where its readers begin in the list, their number, and the place
-/// of its sums among the pieces, or [`WHOLE`].
+/// A tile of keys: row and position of its first key, its number of keys, where its readers begin in the list, their number, and the row
+/// of its first key's sums, or [`WHOLE`].
 type KeyTile = [u32; 6];
 
 /// The tile of keys has all its readers.
 const WHOLE: u32 = u32::MAX;
 
-/// A tile of keys whose readers come in pieces: row of its first key, its number of keys, its first piece, their number.
+/// A tile of keys whose readers come in pieces: row of its first key, its number of keys, the first piece's first row of sums, the number
+/// of pieces.
 type Pieces = [u32; 4];
 
 fn number(x: usize) -> u32 {
@@ -95,7 +96,7 @@ struct TreeTables {
     /// Indices of tiles, for every segment those that may see its keys: its own, then its descendants' in segment order.
     readers: Vec<u32>,
     pieces: Vec<Pieces>,
-    piece_count: usize,
+    sum_rows: usize,
 }
 
 impl TreeTables {
@@ -143,13 +144,13 @@ impl TreeTables {
             let (row, keys) = (segment.start + key, KEYS.min(segment.len - key));
             let pieces = count.div_ceil(piece);
             if pieces > 1 {
-                self.pieces.push([row, keys, self.piece_count, pieces].map(number));
+                self.pieces.push([row, keys, self.sum_rows, pieces].map(number));
             }
             for first in (0..count).step_by(piece) {
                 let [row, position, keys, first, count] =
                     [row, segment.position + key, keys, begin + first, piece.min(count - first)].map(number);
-                let place = if pieces > 1 { number(self.piece_count) } else { WHOLE };
-                self.piece_count += usize::from(pieces > 1);
+                let place = if pieces > 1 { number(self.sum_rows) } else { WHOLE };
+                self.sum_rows += if pieces > 1 { keys as usize } else { 0 };
                 self.key_tiles.push([row, position, keys, first, count, place]);
             }
         }
@@ -204,7 +205,8 @@ pub struct Tree {
     pub(super) pieces: Buffer<Pieces>,
     /// Tiles of keys whose readers come in pieces.
     pub(super) in_pieces: usize,
-    pub(super) piece_count: usize,
+    /// Rows of sums of these pieces.
+    pub(super) sum_rows: usize,
 }
 
 impl Tree {
@@ -226,7 +228,7 @@ impl Tree {
             readers: gpu.upload("readers of attention", &tables.readers)?,
             pieces: gpu.upload("pieces of attention", &tables.pieces)?,
             in_pieces: tables.pieces.len(),
-            piece_count: tables.piece_count,
+            sum_rows: tables.sum_rows,
         })
     }
 }
@@ -346,13 +348,14 @@ mod tests {
             let places: Vec<u32> = tiles.iter().map(|tile| tile[5]).collect();
             match tables.pieces.iter().find(|pieces| pieces[0] == tiles[0][0]) {
                 Some(&[_, keys, first, pieces]) => {
-                    assert_eq!((keys as usize, places), (count, (first..first + pieces).collect()));
+                    let rows: Vec<u32> = (0..pieces).map(|piece| first + piece * keys).collect();
+                    assert_eq!((keys as usize, places), (count, rows));
                 }
                 None => assert_eq!(places, [WHOLE]),
             }
             keys[row..row + count].iter_mut().for_each(|key| *key += 1);
         }
-        assert_eq!((tables.pieces.len(), tables.piece_count), (2, 4));
+        assert_eq!((tables.pieces.len(), tables.sum_rows), (2, 2 * 70));
         assert!(keys.iter().all(|&times| times == 1));
     }
 
