@@ -1,8 +1,9 @@
-// Matrix product: C[m, n] = A[m, k] · B[k, n], or C += with `accumulate`; row-major. CPU twin: models/src/ops/gemm.rs.
+// Matrix product: C[m, n] = alpha · A[m, k] · B[k, n], or C += A · B with `accumulate` (then alpha is 1); row-major.
+// CPU twin: models/src/ops/gemm.rs.
 //
 // It serves where there is no cuBLAS, and where a row must not depend on how many rows there are (`gemm = "invariant"`): an output
 // element is one chain over k ascending, in steps of 16 as the tensor cores take them, started from 0 or from what C holds. The tile
-// that it happens to lie in does not reach it, so both tile sizes give equal bits.
+// that it happens to lie in does not reach it, so both tile sizes give equal bits. alpha multiplies the finished sum.
 //
 //   gemm_nt   A [m, k], B stored [n, k]: x · Wᵀ          gemm_nt_few   the same, for few rows
 //   gemm_nn   A [m, k], B stored [k, n]: dy · W          gemm_tn       A stored [k, m], B [k, n]: dyᵀ · x
@@ -48,7 +49,7 @@ struct Pieces {
 
 template <bool TRANSPOSE_A, bool TRANSPOSE_B, int BM, int BN, int WM, int WN>
 DEVICE void product(element* c, float* c_float, const element* a, const element* b, int m, int n, int k, u32 lda, u32 ldb, u32 ldc,
-                    bool accumulate) {
+                    float alpha, bool accumulate) {
     typedef Pieces<TRANSPOSE_A, TRANSPOSE_B, BM, BN> P;
     SharedMemory memory;
     const Shared<element> a_pieces = memory.take<element>(STAGES * P::A_SIZE), b_pieces = memory.take<element>(STAGES * P::B_SIZE);
@@ -126,9 +127,9 @@ DEVICE void product(element* c, float* c_float, const element* a, const element*
                 const u64 at = u64(row) * ldc + column;
                 if (row < m && column < n) {
                     if (c) {
-                        c[at] = to_element(sums[i][j].v[e]);
+                        c[at] = to_element(alpha * sums[i][j].v[e]);
                     } else {
-                        c_float[at] = sums[i][j].v[e];
+                        c_float[at] = alpha * sums[i][j].v[e];
                     }
                 }
             }
@@ -137,21 +138,21 @@ DEVICE void product(element* c, float* c_float, const element* a, const element*
 }
 
 KERNEL(256) gemm_nt(element* c, float* c_float, const element* a, const element* b, u32 m, u32 n, u32 k, u32 lda, u32 ldb, u32 ldc,
-                    u32 accumulate) {
-    product<false, true, 128, 128, 64, 32>(c, c_float, a, b, m, n, k, lda, ldb, ldc, accumulate);
+                    float alpha, u32 accumulate) {
+    product<false, true, 128, 128, 64, 32>(c, c_float, a, b, m, n, k, lda, ldb, ldc, alpha, accumulate);
 }
 
 KERNEL(128) gemm_nt_few(element* c, float* c_float, const element* a, const element* b, u32 m, u32 n, u32 k, u32 lda, u32 ldb, u32 ldc,
-                        u32 accumulate) {
-    product<false, true, 16, 64, 16, 16>(c, c_float, a, b, m, n, k, lda, ldb, ldc, accumulate);
+                        float alpha, u32 accumulate) {
+    product<false, true, 16, 64, 16, 16>(c, c_float, a, b, m, n, k, lda, ldb, ldc, alpha, accumulate);
 }
 
 KERNEL(256) gemm_nn(element* c, float* c_float, const element* a, const element* b, u32 m, u32 n, u32 k, u32 lda, u32 ldb, u32 ldc,
-                    u32 accumulate) {
-    product<false, false, 128, 128, 64, 32>(c, c_float, a, b, m, n, k, lda, ldb, ldc, accumulate);
+                    float alpha, u32 accumulate) {
+    product<false, false, 128, 128, 64, 32>(c, c_float, a, b, m, n, k, lda, ldb, ldc, alpha, accumulate);
 }
 
 KERNEL(256) gemm_tn(element* c, float* c_float, const element* a, const element* b, u32 m, u32 n, u32 k, u32 lda, u32 ldb, u32 ldc,
-                    u32 accumulate) {
-    product<true, false, 128, 128, 64, 32>(c, c_float, a, b, m, n, k, lda, ldb, ldc, accumulate);
+                    float alpha, u32 accumulate) {
+    product<true, false, 128, 128, 64, 32>(c, c_float, a, b, m, n, k, lda, ldb, ldc, alpha, accumulate);
 }

@@ -1,6 +1,6 @@
 //! The matrix product, row-major, by cuBLASLt or by our own kernel (`gemm.cu`): the one place that swaps A and B.
 //!
-//! **Math** C = op(A) · op(B), or C += with `accumulate`: an output element is one chain over k started from 0 or from what C holds.
+//! **Math** C = α · op(A) · op(B), or C += op(A) · op(B): an output element is one chain over k started from 0 or from what C holds.
 //! Both ways a row of C does not depend on the number of rows: our kernel by its making, the library by an algorithm that is pinned for
 //! each (n, k, layout).
 //!
@@ -94,6 +94,42 @@ impl<'a, E: Element> Matrix<'a, E> {
     }
 }
 
+/// A matrix in rows, to be written; what lies between its rows stays.
+#[derive(Debug)]
+pub struct MatrixMut<'a, C> {
+    data: ViewMut<'a, C>,
+    /// Distance between rows.
+    row: usize,
+}
+
+impl<'a, C: Element> MatrixMut<'a, C> {
+    /// Rows stored one after the other, `row` elements apart.
+    pub fn rows(data: ViewMut<'a, C>, row: usize) -> Self {
+        MatrixMut { data, row }
+    }
+
+    /// Whether `rows` x `columns` of it exist.
+    fn holds(&self, rows: usize, columns: usize) -> bool {
+        rows == 0 || columns <= self.row && self.data.len() >= (rows - 1) * self.row + columns
+    }
+}
+
+/// What a product does to C.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Write {
+    /// C = A · B times this number.
+    Scaled(f32),
+    /// C += A · B.
+    Add,
+}
+
+impl Write {
+    /// C = A · B, or C += with `accumulate`.
+    fn of(accumulate: bool) -> Write {
+        if accumulate { Write::Add } else { Write::Scaled(1.0) }
+    }
+}
+
 /// Which code multiplies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Products {
@@ -104,7 +140,7 @@ pub enum Products {
     Invariant,
 }
 
-/// C `[m, n]` = A `[m, k]` · B `[k, n]`, or C += with `accumulate`; C's rows lie `n` apart.
+/// C `[m, n]` = α · A `[m, k]` · B `[k, n]`, or C += A · B.
 ///
 /// C is f32 or what A and B are. **Panics** when a matrix is smaller than its shape.
 ///
@@ -115,11 +151,16 @@ pub fn gemm<E: Element, C: Element>(
     [m, n, k]: [usize; 3],
     a: Matrix<'_, E>,
     b: Matrix<'_, E>,
-    c: ViewMut<'_, C>,
-    accumulate: bool,
+    c: MatrixMut<'_, C>,
+    write: Write,
 ) -> Result<(), CudaError> {
-    assert!(a.holds(m, k) && b.holds(k, n), "an operand of a product of {m} x {n} x {k} is too small");
-    assert!(c.len() == m * n && (C::KIND == E::KIND || C::KIND == Kind::F32));
+    let hold = a.holds(m, k) && b.holds(k, n) && c.holds(m, n);
+    assert!(hold, "a matrix of a product of {m} x {n} x {k} is too small");
+    assert!(C::KIND == E::KIND || C::KIND == Kind::F32);
+    let (alpha, accumulate) = match write {
+        Write::Scaled(alpha) => (alpha, false),
+        Write::Add => (1.0, true),
+    };
     if m == 0 || n == 0 {
         return Ok(());
     }
@@ -133,9 +174,10 @@ pub fn gemm<E: Element, C: Element>(
             transpose_b: a.transposed,
             a: (b.data.address, b.row),
             b: (a.data.address, a.row),
-            c: (c.address, n),
+            c: (c.data.address, c.row),
             input: E::KIND,
             output: C::KIND,
+            alpha,
             beta: if accumulate { 1.0 } else { 0.0 },
         };
         // SAFETY: the shapes were checked above.
@@ -152,8 +194,9 @@ pub fn gemm<E: Element, C: Element>(
     };
     let shared = shared_bytes(size_of::<E>(), a_piece, b_piece);
     // The kernel has a pointer for each type that C can have, one of them null.
-    let (of_elements, of_floats) = if C::KIND == E::KIND { (Some(c), None) } else { (None, Some(c)) };
-    let args = args![of_elements, of_floats, a.data, b.data, m, n, k, a.row, b.row, n, accumulate];
+    let ldc = c.row;
+    let (of_elements, of_floats) = if C::KIND == E::KIND { (Some(c.data), None) } else { (None, Some(c.data)) };
+    let args = args![of_elements, of_floats, a.data, b.data, m, n, k, a.row, b.row, ldc, alpha, accumulate];
     let grid = [n.div_ceil(tile_n), m.div_ceil(tile_m), 1];
     // SAFETY: the shapes were checked above.
     unsafe { gpu.launch(kernel, kernel.unit::<E>(), grid, shared, args) }
@@ -174,8 +217,9 @@ pub fn linear_fwd<E: Element, C: Element>(
     accumulate: bool,
 ) -> Result<(), CudaError> {
     let (rows, out) = (x.len() / input, w.len() / input);
-    assert!(x.len() == rows * input && w.len() == out * input);
-    gemm(gpu, products, [rows, out, input], Matrix::rows(x, input), Matrix::transposed(w, input), y, accumulate)
+    assert!(x.len() == rows * input && w.len() == out * input && y.len() == rows * out);
+    let (x, w, y) = (Matrix::rows(x, input), Matrix::transposed(w, input), MatrixMut::rows(y, out));
+    gemm(gpu, products, [rows, out, input], x, w, y, Write::of(accumulate))
 }
 
 /// dx += dy·W, or dx = dy·W without `accumulate`; shapes as in [`linear_fwd`].
@@ -192,8 +236,9 @@ pub fn linear_bwd_input<E: Element, C: Element>(
 ) -> Result<(), CudaError> {
     let out = w.len() / input;
     let rows = dy.len() / out;
-    assert!(w.len() == out * input && dy.len() == rows * out);
-    gemm(gpu, products, [rows, input, out], Matrix::rows(dy, out), Matrix::rows(w, input), dx, accumulate)
+    assert!(w.len() == out * input && dy.len() == rows * out && dx.len() == rows * input);
+    let (dy, w, dx) = (Matrix::rows(dy, out), Matrix::rows(w, input), MatrixMut::rows(dx, input));
+    gemm(gpu, products, [rows, input, out], dy, w, dx, Write::of(accumulate))
 }
 
 /// dW += dyᵀ·x in f32, each element one chain over the rows in their order; shapes as in [`linear_fwd`].
@@ -210,5 +255,6 @@ pub fn linear_bwd_weight<E: Element>(
     let out = dw.len() / input;
     let rows = x.len() / input;
     assert!(dw.len() == out * input && x.len() == rows * input && dy.len() == rows * out);
-    gemm(gpu, products, [out, input, rows], Matrix::transposed(dy, out), Matrix::rows(x, input), dw, true)
+    let (dy, x, dw) = (Matrix::transposed(dy, out), Matrix::rows(x, input), MatrixMut::rows(dw, input));
+    gemm(gpu, products, [out, input, rows], dy, x, dw, Write::Add)
 }

@@ -58,6 +58,7 @@ impl Key {
             c: (0, self.m),
             input: self.input,
             output: self.output,
+            alpha: 1.0,
             beta: 0.0,
         }
     }
@@ -123,14 +124,13 @@ impl CublasLt {
         let Some(algorithm) = self.pinned(Key::of(p))? else { return Ok(false) };
         let call = Description::new(p)?;
         let [a, b, c] = [p.a.0, p.b.0, p.c.0].map(|address| address as usize as *mut c_void);
-        let alpha = 1.0_f32;
         // SAFETY: the descriptions live through the call; alpha and beta are read during it, as the pointer mode "host" says; the
         // matrices and the workspace are the caller's promise; C may be read and written at one place.
         let status = unsafe {
             sys::cublasLtMatmul(
                 self.handle,
                 call.operation,
-                (&raw const alpha).cast(),
+                (&raw const p.alpha).cast(),
                 a,
                 call.a,
                 b,
@@ -383,6 +383,7 @@ mod tests {
             c: (0, 0),
             input: Kind::F32,
             output: Kind::F32,
+            alpha: 1.0,
             beta: 0.0,
         };
         [

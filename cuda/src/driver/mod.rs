@@ -54,7 +54,7 @@ pub enum Kind {
     Bf16,
 }
 
-/// C = op(A) · op(B) + beta · C as cuBLAS means it: all matrices column-major, op(A) `[m, k]`, op(B) `[k, n]`, C `[m, n]`.
+/// C = alpha · op(A) · op(B) + beta · C as cuBLAS means it: all matrices column-major, op(A) `[m, k]`, op(B) `[k, n]`, C `[m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Matmul {
     /// Rows of C.
@@ -77,6 +77,8 @@ pub struct Matmul {
     pub input: Kind,
     /// Type of C.
     pub output: Kind,
+    /// Multiplies the sums.
+    pub alpha: f32,
     /// 0 overwrites C without reading it, 1 adds to it.
     pub beta: f32,
 }

@@ -58,7 +58,7 @@ fn copies_stay_inside_a_buffer() {
 }
 
 /// One product of each arrangement against sums in f64.
-fn check_products(emulator: &Emulator, input: Kind, output: Kind, beta: f32) {
+fn check_products(emulator: &Emulator, input: Kind, output: Kind, [alpha, beta]: [f32; 2]) {
     let (m, n, k) = (5, 3, 7);
     let upload = |what: &str, data: &[f32], kind: Kind| {
         let bytes: Vec<u8> = match kind {
@@ -84,6 +84,7 @@ fn check_products(emulator: &Emulator, input: Kind, output: Kind, beta: f32) {
             c: (upload("c", &c, output), ldc),
             input,
             output,
+            alpha,
             beta,
         };
         // SAFETY: all matrices are at least as large as their columns' distances ask for.
@@ -106,7 +107,7 @@ fn check_products(emulator: &Emulator, input: Kind, output: Kind, beta: f32) {
                     let y = b[if transpose_b { p * ldb + j } else { j * ldb + p }];
                     f64::from(round(x, input)) * f64::from(round(y, input))
                 };
-                let want = (0..k).map(term).sum::<f64>() + f64::from(beta * old);
+                let want = f64::from(alpha) * (0..k).map(term).sum::<f64>() + f64::from(beta * old);
                 let limit = if output == Kind::F32 { 1e-6 } else { want.abs() / 256.0 + 1e-6 };
                 assert!((f64::from(got[j * ldc + i]) - want).abs() <= limit, "{product:?}: C({i}, {j})");
             }
@@ -117,9 +118,9 @@ fn check_products(emulator: &Emulator, input: Kind, output: Kind, beta: f32) {
 #[test]
 fn products_are_those_of_cublas() {
     let Some(emulator) = emulator() else { return };
-    for beta in [0.0, 1.0] {
+    for factors in [[1.0, 0.0], [1.0, 1.0], [-0.75, 0.0]] {
         for (input, output) in [(Kind::F32, Kind::F32), (Kind::Bf16, Kind::Bf16), (Kind::Bf16, Kind::F32)] {
-            check_products(&emulator, input, output, beta);
+            check_products(&emulator, input, output, factors);
         }
     }
 }
@@ -138,6 +139,7 @@ fn a_product_without_a_library_is_left_to_us() {
         c: (0, 1),
         input: Kind::F32,
         output: Kind::F32,
+        alpha: 1.0,
         beta: 0.0,
     };
     // SAFETY: addresses outside all buffers are refused before they are used.

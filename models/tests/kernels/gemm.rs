@@ -2,7 +2,7 @@
 
 use crate::support::{Precision, assert_near, cpu, download, gpu, random, upload};
 use half::bf16;
-use ragen_cuda::gemm::{Products, linear_bwd_input, linear_bwd_weight, linear_fwd};
+use ragen_cuda::gemm::{Matrix, MatrixMut, Products, Write, gemm, linear_bwd_input, linear_bwd_weight, linear_fwd};
 use ragen_models::ops::linear::{self, Linear};
 
 /// Rows, outputs, inputs.
@@ -48,6 +48,45 @@ fn our_products_are_those_of_the_cpu() {
 fn the_librarys_products_are_asked_for_the_right_way_round() {
     products::<f32>(Products::Library);
     products::<bf16>(Products::Library);
+}
+
+/// Products of columns: of rows further apart than the columns are many, into such rows, with a factor and on top of what is there.
+fn columns<E: Precision>(by: Products) {
+    let Some(gpu) = gpu() else { return };
+    let (row_a, row_b, row_c) = (120, 56, 88);
+    for [m, n, k] in [[1, 1, 1], [5, 40, 24], [70, 33, 17], [130, 72, 96]] {
+        for write in [Write::Scaled(1.0), Write::Scaled(-0.375), Write::Add] {
+            let (a, b, c) = (random::<E>(1, m * row_a), random::<E>(2, k * 2 * row_b), random::<E>(3, m * row_c));
+            let (mut want, mut got) = (c.clone(), upload::<E>(gpu, &c));
+            for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                let sum: f64 =
+                    (0..k).map(|l| f64::from(a[i * row_a + 16 + l]) * f64::from(b[l * 2 * row_b + 8 + j])).sum();
+                want[i * row_c + 8 + j] = match write {
+                    Write::Scaled(alpha) => (f64::from(alpha) * sum) as f32,
+                    Write::Add => (f64::from(c[i * row_c + 8 + j]) + sum) as f32,
+                };
+            }
+            let (a, b) = (upload::<E>(gpu, &a), upload::<E>(gpu, &b));
+            let (a, b) = (a.slice(16..a.len()), b.slice(8..b.len()));
+            let (a, b) = (Matrix::rows(a, row_a), Matrix::rows(b, 2 * row_b));
+            let to = MatrixMut::rows(got.slice_mut(8..m * row_c), row_c);
+            gemm(gpu, by, [m, n, k], a, b, to, write).unwrap();
+            let got = download(gpu, &got);
+            assert_near(&format!("{m} x {n} x {k} by {by:?}, {write:?}"), &got, &want, E::NMSE);
+            let between = |x: &[f32]| -> Vec<f32> {
+                x.chunks(row_c).flat_map(|row| [&row[..8], &row[8 + n..]].concat()).collect()
+            };
+            assert_eq!(between(&got), between(&c), "what lies between the rows stays");
+        }
+    }
+}
+
+#[test]
+fn products_of_columns_with_a_factor_leave_the_others_alone() {
+    for by in [Products::Invariant, Products::Library] {
+        columns::<f32>(by);
+        columns::<bf16>(by);
+    }
 }
 
 /// 150 rows go through large tiles, one and 40 rows through small ones.

@@ -48,7 +48,7 @@ unsafe fn gather((address, stride): (u64, usize), rows: usize, k: usize, k_insid
     (0..rows * k).map(|j| unsafe { get(address, place(j / k, j % k), kind) }).collect()
 }
 
-/// C = op(A) · op(B) + beta · C: each element one chain of fused multiply-adds in f32, k ascending from 0, then C is added.
+/// C = alpha · op(A) · op(B) + beta · C: each element one chain of fused multiply-adds in f32, k ascending from 0, then alpha, then C is added.
 ///
 /// # Safety
 /// The matrices are memory of at least the stated shapes.
@@ -59,7 +59,7 @@ pub unsafe fn multiply(p: &Matmul) {
     for column in 0..p.n {
         for row in 0..p.m {
             let (left, right) = (&a[row * p.k..][..p.k], &b[column * p.k..][..p.k]);
-            let mut sum = left.iter().zip(right).fold(0.0f32, |sum, (x, y)| x.mul_add(*y, sum));
+            let mut sum = p.alpha * left.iter().zip(right).fold(0.0f32, |sum, (x, y)| x.mul_add(*y, sum));
             let index = column * p.c.1 + row;
             // SAFETY: the caller's promise.
             unsafe {
