@@ -16,54 +16,39 @@ struct Sequence {
     len: usize,
 }
 
-/// The pages, who uses them, and the sequences made of them.
-pub struct KvCache {
-    /// Layout of one head's part of a page.
-    pub(crate) layout: PageLayout,
-    kv_heads: usize,
-    layers: usize,
-    pages: Vec<Box<[f32]>>,
-    /// Sequences that use each page.
+/// Which pages every sequence has and who shares them: the books of a cache, whatever device its pages lie on.
+#[derive(Default)]
+pub(crate) struct PageTable {
+    /// Sequences that use each page that was ever needed.
     users: Vec<usize>,
     free_pages: Vec<usize>,
     sequences: Vec<Option<Sequence>>,
     free_ids: Vec<usize>,
 }
 
-impl KvCache {
-    /// An empty cache for a model of `layers` layers with these heads.
-    pub fn new(isa: Isa, layers: usize, heads: Heads) -> Self {
-        KvCache {
-            layout: PageLayout::new(isa, heads.head_dim),
-            kv_heads: heads.n_kv_heads,
-            layers,
-            pages: Vec::new(),
-            users: Vec::new(),
-            free_pages: Vec::new(),
-            sequences: Vec::new(),
-            free_ids: Vec::new(),
-        }
-    }
+/// A page whose contents must be copied before anyone writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageCopy {
+    pub from: usize,
+    pub to: usize,
+}
 
+impl PageTable {
     /// A new, empty sequence.
     pub fn open(&mut self) -> CacheId {
-        self.insert(Sequence::default())
-    }
-
-    fn insert(&mut self, sequence: Sequence) -> CacheId {
         match self.free_ids.pop() {
             Some(id) => {
-                self.sequences[id] = Some(sequence);
+                self.sequences[id] = Some(Sequence::default());
                 CacheId(id)
             }
             None => {
-                self.sequences.push(Some(sequence));
+                self.sequences.push(Some(Sequence::default()));
                 CacheId(self.sequences.len() - 1)
             }
         }
     }
 
-    /// Makes the empty sequence `id` a continuation of `source`, sharing all that it holds.
+    /// Makes the empty sequence `id` a continuation of `source`.
     ///
     /// **Panics** if either is closed or `id` is not empty.
     pub fn share(&mut self, id: CacheId, source: CacheId) {
@@ -75,7 +60,7 @@ impl KvCache {
         self.sequences[id.0] = Some(shared);
     }
 
-    /// Forgets a sequence; pages that no other sequence uses are free again.
+    /// Forgets a sequence.
     pub fn close(&mut self, id: CacheId) {
         if let Some(sequence) = self.sequences.get_mut(id.0).and_then(Option::take) {
             for page in sequence.pages {
@@ -103,9 +88,119 @@ impl KvCache {
         self.get(id).len
     }
 
+    /// Its pages, first page first.
+    ///
+    /// **Panics** if it is closed.
+    pub fn pages(&self, id: CacheId) -> &[usize] {
+        &self.get(id).pages
+    }
+
     /// Whether no sequence is open.
     pub fn is_empty(&self) -> bool {
         self.sequences.iter().all(Option::is_none)
+    }
+
+    /// Pages that were ever needed at once: all page numbers are below this.
+    pub fn made(&self) -> usize {
+        self.users.len()
+    }
+
+    /// Pages that some sequence uses.
+    pub fn in_use(&self) -> usize {
+        self.users.len() - self.free_pages.len()
+    }
+
+    /// Pages that [`PageTable::grow`] takes at most.
+    pub fn pages_to_grow(&self, id: CacheId, tokens: usize) -> usize {
+        let Sequence { pages, len } = self.get(id);
+        // One more where a last page in use by others has to be copied.
+        let shared = !len.is_multiple_of(PAGE) && pages.last().is_some_and(|&last| self.users[last] > 1);
+        (len + tokens).div_ceil(PAGE) - pages.len() + usize::from(shared && tokens > 0)
+    }
+
+    /// Makes room for `tokens` more tokens and counts them as held. Pages of the new positions belong to the sequence alone: a last, partly
+    /// filled page that others use is to be copied, as the answer says.
+    pub fn grow(&mut self, id: CacheId, tokens: usize) -> Option<PageCopy> {
+        let mut sequence = self.sequences[id.0].take().expect("the sequence is open");
+        let mut copy = None;
+        if let Some(last) = sequence.pages.last_mut()
+            && tokens > 0
+            && !sequence.len.is_multiple_of(PAGE)
+            && self.users[*last] > 1
+        {
+            let (from, to) = (*last, self.page());
+            self.release(from);
+            *last = to;
+            copy = Some(PageCopy { from, to });
+        }
+        sequence.len += tokens;
+        while sequence.pages.len() * PAGE < sequence.len {
+            let page = self.page();
+            sequence.pages.push(page);
+        }
+        self.sequences[id.0] = Some(sequence);
+        copy
+    }
+
+    fn page(&mut self) -> usize {
+        let page = self.free_pages.pop().unwrap_or_else(|| {
+            self.users.push(0);
+            self.users.len() - 1
+        });
+        self.users[page] = 1;
+        page
+    }
+}
+
+/// The pages of the sequences, on the CPU.
+pub struct KvCache {
+    /// Layout of one head's part of a page.
+    pub(crate) layout: PageLayout,
+    kv_heads: usize,
+    layers: usize,
+    table: PageTable,
+    pages: Vec<Box<[f32]>>,
+}
+
+impl KvCache {
+    /// An empty cache for a model of `layers` layers with these heads.
+    pub fn new(isa: Isa, layers: usize, heads: Heads) -> Self {
+        KvCache {
+            layout: PageLayout::new(isa, heads.head_dim),
+            kv_heads: heads.n_kv_heads,
+            layers,
+            table: PageTable::default(),
+            pages: Vec::new(),
+        }
+    }
+
+    /// A new, empty sequence.
+    pub fn open(&mut self) -> CacheId {
+        self.table.open()
+    }
+
+    /// Makes the empty sequence `id` a continuation of `source`, sharing all that it holds.
+    ///
+    /// **Panics** if either is closed or `id` is not empty.
+    pub fn share(&mut self, id: CacheId, source: CacheId) {
+        self.table.share(id, source);
+    }
+
+    /// Forgets a sequence; pages that no other sequence uses are free again.
+    pub fn close(&mut self, id: CacheId) {
+        self.table.close(id);
+    }
+
+    /// Tokens that the sequence holds.
+    ///
+    /// **Panics** if it is closed.
+    pub fn len(&self, id: CacheId) -> usize {
+        self.table.len(id)
+    }
+
+    /// Whether no sequence is open.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
     }
 
     /// Bytes of all pages that were ever needed at once.
@@ -119,43 +214,21 @@ impl KvCache {
 
     /// Makes room for `tokens` more tokens and counts them as held; the caller then writes their keys and values.
     pub(crate) fn grow(&mut self, id: CacheId, tokens: usize) {
-        let mut sequence = self.sequences[id.0].take().expect("the sequence is open");
-        if let Some(last) = sequence.pages.last_mut()
-            && tokens > 0
-            && !sequence.len.is_multiple_of(PAGE)
-            && self.users[*last] > 1
-        {
-            let copy = self.page();
-            let (from, to) = (*last, copy);
+        let copy = self.table.grow(id, tokens);
+        // Slots that nothing fills are read against zero weights, so they must be finite: zeros and old keys and values are.
+        let len = self.page_len();
+        self.pages.resize_with(self.table.made(), || vec![0.0; len].into_boxed_slice());
+        if let Some(PageCopy { from, to }) = copy {
             let source = std::mem::take(&mut self.pages[from]);
             self.pages[to].copy_from_slice(&source);
             self.pages[from] = source;
-            self.release(from);
-            *last = copy;
         }
-        sequence.len += tokens;
-        while sequence.pages.len() * PAGE < sequence.len {
-            let page = self.page();
-            sequence.pages.push(page);
-        }
-        self.sequences[id.0] = Some(sequence);
-    }
-
-    fn page(&mut self) -> usize {
-        let page = self.free_pages.pop().unwrap_or_else(|| {
-            self.pages.push(vec![0.0; self.page_len()].into_boxed_slice());
-            self.users.push(0);
-            self.pages.len() - 1
-        });
-        // Slots that nothing fills are read against zero weights, so they must be finite: old keys and values are.
-        self.users[page] = 1;
-        page
     }
 
     /// Pointers to the pages of a sequence, first page first. Pages of positions that [`KvCache::grow`] added belong to it alone.
     pub(crate) fn pointers(&mut self, id: CacheId) -> Vec<*mut f32> {
-        let list = self.get(id).pages.clone();
-        list.into_iter().map(|p| self.pages[p].as_mut_ptr()).collect()
+        let KvCache { table, pages, .. } = self;
+        table.pages(id).iter().map(|&p| pages[p].as_mut_ptr()).collect()
     }
 
     /// Offset of a layer's and key head's part within a page.

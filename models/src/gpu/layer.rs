@@ -1,9 +1,9 @@
 //! One block on the GPU, forward and backward: `transformer/layer.rs` over device buffers.
 
-use super::{Batch, GpuTransformer, Precision};
+use super::{Attend, Batch, GpuTransformer, Precision};
 use crate::config::Config;
 use ragen_cuda::gemm::{linear_bwd_input, linear_bwd_weight, linear_fwd};
-use ragen_cuda::kernels::attention::{Heads, attention_bwd, attention_fwd};
+use ragen_cuda::kernels::attention::{Heads, attention_bwd, attention_cached, attention_fwd, kv_append};
 use ragen_cuda::kernels::norm::{Layout, rmsnorm_bwd, rmsnorm_fwd};
 use ragen_cuda::kernels::pointwise::{bias_fwd, swiglu_bwd, swiglu_fwd};
 use ragen_cuda::kernels::rope::rope;
@@ -72,25 +72,27 @@ pub(super) struct Scratch<E> {
     dqkv: Buffer<E>,
     draw: Buffer<E>,
     /// Pieces of sums over rows.
-    pub pieces: Buffer<f32>,
+    pieces: Buffer<f32>,
 }
 
 impl<E: Precision> Scratch<E> {
-    pub fn new(gpu: &Gpu, config: &Config, heads: Heads, rows: usize) -> Result<Self, CudaError> {
+    /// Buffers for `rows` rows; what only the backward needs is empty without `backward`.
+    pub fn new(gpu: &Gpu, config: &Config, heads: Heads, rows: usize, backward: bool) -> Result<Self, CudaError> {
         let elements = |width: usize| gpu.buffer("a block's buffers", rows * width);
-        let widest = heads.row().max(config.d_model + 1);
+        let back = |width: usize| elements(if backward { width } else { 0 });
+        let floats = |n: usize| gpu.buffer("a block's sums", if backward { n } else { 0 });
         Ok(Scratch {
             normed: elements(config.d_model)?,
-            rstd: gpu.buffer("a norm's statistics", rows)?,
             act: elements(config.d_ff)?,
-            dnormed: elements(config.d_model)?,
-            dact: elements(config.d_ff)?,
-            dgate_up: elements(2 * config.d_ff)?,
-            dattention: elements(heads.q_width())?,
-            attention_space: gpu.buffer("attention's workspace", heads.workspace(rows))?,
-            dqkv: elements(heads.row())?,
-            draw: elements(if config.qk_norm { heads.row() } else { 0 })?,
-            pieces: gpu.buffer("pieces of sums over rows", pieces(rows) * widest)?,
+            rstd: floats(rows)?,
+            dnormed: back(config.d_model)?,
+            dact: back(config.d_ff)?,
+            dgate_up: back(2 * config.d_ff)?,
+            dattention: back(heads.q_width())?,
+            attention_space: floats(heads.workspace(rows))?,
+            dqkv: back(heads.row())?,
+            draw: back(if config.qk_norm { heads.row() } else { 0 })?,
+            pieces: floats(pieces(rows) * heads.row().max(config.d_model))?,
         })
     }
 }
@@ -109,10 +111,11 @@ impl<E: Precision> GpuTransformer<E> {
         acts: &mut LayerActivations<E>,
         out: &mut Buffer<E>,
         scratch: &mut Scratch<E>,
-        batch: &Batch,
+        positions: &Buffer<u32>,
+        attend: Attend<'_, E>,
     ) -> Result<(), CudaError> {
-        self.layer_activations(layer, acts, scratch, batch)?;
-        let (gpu, rows, d, ff) = (&self.gpu, batch.rows, self.config.d_model, self.config.d_ff);
+        self.layer_activations(layer, acts, scratch, positions, attend)?;
+        let (gpu, rows, d, ff) = (&self.gpu, positions.len(), self.config.d_model, self.config.d_ff);
         swiglu_fwd(gpu, scratch.act.slice_mut(0..rows * ff), acts.gate_up.slice(0..rows * 2 * ff), ff)?;
         gpu.copy(out.slice_mut(0..rows * d), acts.mid.slice(0..rows * d))?;
         let down = self.weights(&self.places[layer].down);
@@ -125,11 +128,12 @@ impl<E: Precision> GpuTransformer<E> {
         layer: usize,
         acts: &mut LayerActivations<E>,
         scratch: &mut Scratch<E>,
-        batch: &Batch,
+        positions: &Buffer<u32>,
+        attend: Attend<'_, E>,
     ) -> Result<(), CudaError> {
         let (gpu, by, config, heads, places) =
             (&self.gpu, self.products, &self.config, self.heads, &self.places[layer]);
-        let (rows, d, ff, row) = (batch.rows, config.d_model, config.d_ff, heads.row());
+        let (rows, d, ff, row) = (positions.len(), config.d_model, config.d_ff, heads.row());
         let (eps, plain) = (config.norm_eps as f32, Layout::plain(rows, d));
         let stream = 0..rows * d;
 
@@ -152,11 +156,19 @@ impl<E: Precision> GpuTransformer<E> {
             let (to, rstd) = (acts.qkv.slice_mut(keys.clone()), acts.k_rstd.slice_mut(0..rows * heads.n_kv_heads));
             rmsnorm_fwd(gpu, to, row, rstd, acts.raw.slice(keys), self.weights(k_norm), eps, k)?;
         }
-        self.rope_heads(&mut acts.qkv, batch, false)?;
+        self.rope_heads(&mut acts.qkv, positions, false)?;
 
-        let (out, lse) =
-            (acts.attention.slice_mut(0..rows * heads.q_width()), acts.lse.slice_mut(0..rows * heads.n_heads));
-        attention_fwd(gpu, out, lse, acts.qkv.slice(0..rows * row), &batch.tree, config.window(layer))?;
+        let (out, qkv) = (acts.attention.slice_mut(0..rows * heads.q_width()), acts.qkv.slice(0..rows * row));
+        let window = config.window(layer);
+        match attend {
+            Attend::Tree(tree) => {
+                attention_fwd(gpu, out, acts.lse.slice_mut(0..rows * heads.n_heads), qkv, tree, window)?;
+            }
+            Attend::Cache { layer, batch, partials } => {
+                kv_append(gpu, layer.view_mut(), qkv, batch)?;
+                attention_cached(gpu, out, qkv, layer.view(), batch, window, Some(partials.view_mut()))?;
+            }
+        }
         gpu.copy(acts.mid.slice_mut(stream.clone()), acts.x.slice(stream.clone()))?;
         let (attention, w) = (acts.attention.slice(0..rows * heads.q_width()), self.weights(&places.o));
         linear_fwd(gpu, by, acts.mid.slice_mut(stream.clone()), attention, w, heads.q_width(), true)?;
@@ -169,10 +181,10 @@ impl<E: Precision> GpuTransformer<E> {
     }
 
     /// RoPE on q (which is also scaled by 1/√hd) and k; `backward` is its gradient.
-    fn rope_heads(&self, qkv: &mut Buffer<E>, batch: &Batch, backward: bool) -> Result<(), CudaError> {
+    fn rope_heads(&self, qkv: &mut Buffer<E>, positions: &Buffer<u32>, backward: bool) -> Result<(), CudaError> {
         let Heads { n_heads, n_kv_heads, head_dim } = self.heads;
         let (row, scale) = (self.heads.row(), 1.0 / (head_dim as f32).sqrt());
-        let (x, positions, table) = (qkv.slice_mut(0..batch.rows * row), batch.positions.view(), self.rope.view());
+        let (x, positions, table) = (qkv.slice_mut(0..positions.len() * row), positions.view(), self.rope.view());
         rope(&self.gpu, x, row, n_heads, n_kv_heads, positions, table, head_dim / 2, scale, backward)
     }
 
@@ -212,7 +224,7 @@ impl<E: Precision> GpuTransformer<E> {
         let (lse, space) = (acts.lse.slice(0..rows * heads.n_heads), scratch.attention_space.view_mut());
         let qkv = acts.qkv.slice(0..rows * heads.row());
         attention_bwd(gpu, dqkv, dout, out, lse, qkv, &batch.tree, config.window(layer), space)?;
-        self.rope_heads(&mut scratch.dqkv, batch, true)?;
+        self.rope_heads(&mut scratch.dqkv, &batch.positions, true)?;
         if let (Some(q_norm), Some(k_norm)) = (&places.q_norm, &places.k_norm) {
             self.head_norms_bwd(acts, q_norm, k_norm, grads, scratch, rows)?;
         }

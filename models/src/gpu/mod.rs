@@ -5,8 +5,11 @@
 //! beside it. What crosses the border to the host is token ids, tables of a batch, seeds and one number a target, nothing that grows
 //! with the model's width or its vocabulary.
 
+mod decode;
 mod head;
 mod layer;
+
+pub use decode::{Decoding, Draw, DrawError, GpuCache, Outcome};
 
 use crate::config::Config;
 use crate::ops::head::{PerTarget, Target};
@@ -19,7 +22,7 @@ use half::bf16;
 use layer::{LayerActivations, Scratch};
 use ragen_cuda::gemm::Products;
 use ragen_cuda::kernels::adamw::{self, Coefficients, adamw_step, grad_norm};
-use ragen_cuda::kernels::attention::{Heads, Segment, Tree};
+use ragen_cuda::kernels::attention::{Cached, Heads, Segment, Tree};
 use ragen_cuda::kernels::embedding::{RowsByToken, embedding_bwd, embedding_fwd};
 use ragen_cuda::{Buffer, CudaError, Element, Gpu, View};
 use std::ops::Range;
@@ -77,6 +80,14 @@ struct Trained {
     steps: u64,
 }
 
+/// What attention goes over.
+enum Attend<'a, E> {
+    /// The batch's own rows, with what the backward needs.
+    Tree(&'a Tree),
+    /// A layer of the cache, which gets the batch's keys and values first.
+    Cache { layer: &'a mut Buffer<E>, batch: &'a Cached, partials: &'a mut Buffer<f32> },
+}
+
 /// A packed token tree on the device.
 struct Batch {
     rows: usize,
@@ -124,7 +135,7 @@ impl<E: Precision> Activations<E> {
             inputs: (0..if recompute { config.n_layers } else { 0 }).map(|_| stream()).collect::<Result<_, _>>()?,
             out: stream()?,
             dx: stream()?,
-            scratch: Scratch::new(gpu, config, model.heads, capacity)?,
+            scratch: Scratch::new(gpu, config, model.heads, capacity, true)?,
             head: head::Rows::new(gpu, config, head_rows)?,
         })
     }
@@ -241,7 +252,7 @@ impl<E: Precision> GpuTransformer<E> {
             let slot = if acts.recompute { 0 } else { l };
             let block = &mut acts.layers[slot];
             std::mem::swap(&mut block.x, &mut acts.out);
-            self.layer_fwd(l, block, &mut acts.out, &mut acts.scratch, &batch)?;
+            self.layer_fwd(l, block, &mut acts.out, &mut acts.scratch, &batch.positions, Attend::Tree(&batch.tree))?;
             if acts.recompute {
                 std::mem::swap(&mut acts.layers[slot].x, &mut acts.inputs[l]);
             }
@@ -302,7 +313,7 @@ impl<E: Precision> GpuTransformer<E> {
             let block = &mut layers[if *recompute { 0 } else { l }];
             if *recompute {
                 std::mem::swap(&mut block.x, &mut inputs[l]);
-                self.layer_activations(l, block, scratch, batch)?;
+                self.layer_activations(l, block, scratch, &batch.positions, Attend::Tree(&batch.tree))?;
             }
             self.layer_bwd(l, block, dx, grads, scratch, batch)?;
             if *recompute {
