@@ -12,10 +12,13 @@
 #define __forceinline__ inline
 #define __align__(n) __attribute__((aligned(n)))
 
-#define threadIdx (emulator::machine->thread_index)
-#define blockIdx (emulator::machine->block_index)
-#define blockDim (emulator::machine->block_size)
-#define gridDim (emulator::machine->grid_size)
+#define threadIdx emulator::emulator_thread_index()
+#define blockIdx emulator::emulator_block_index()
+#define blockDim emulator::emulator_block_size()
+#define gridDim emulator::emulator_grid_size()
+
+// For what kernels call and is not theirs: its accesses to memory are not looked at.
+#define UNWATCHED __attribute__((no_sanitize("thread")))
 
 // ---------------------------------------------------------------------------------------------------------------- numbers
 
@@ -92,28 +95,18 @@ struct EmulatorPlace {
     emulator::Site site;
     long long index;
 
-    T get() const {
+    UNWATCHED T get() const {
         using namespace emulator;
         Machine* m = machine;
         if (__builtin_expect(cell->written < m->block_start, 0)) emulator_unwritten(cell, piece, index, site);
         if (__builtin_expect(cell->written >= m->last_barrier && cell->writer != m->thread, 0)) {
             emulator_read_after(cell, piece, index, site);
         }
-        u16 reader = u16(m->thread);
-        if (cell->read >= m->last_barrier && cell->reader != reader) {
-            const u16 before = cell->reader, warp = u16(reader / LANES);
-            if (before == SEVERAL_WARPS) {
-                reader = SEVERAL_WARPS;
-            } else if (before & SEVERAL_LANES ? (before & ~SEVERAL_LANES) != warp : before / LANES != warp) {
-                reader = SEVERAL_WARPS;
-            } else if (cell->read >= m->fibre->warp->met) {
-                reader = SEVERAL_LANES | warp;
-            }
-        }
+        const u16 reader = merge_reader(cell->reader, cell->read, u16(m->thread));
         cell->read = m->now, cell->reader = reader, cell->read_at = site;
         return *data;
     }
-    void set(T x) const {
+    UNWATCHED void set(T x) const {
         using namespace emulator;
         Machine* m = machine;
         if (__builtin_expect((cell->written >= m->last_barrier && cell->writer != m->thread) || cell->writer & COPYING ||
@@ -172,7 +165,7 @@ struct Shared {
 struct SharedMemory {
     u32 used = 0, pieces = 0;
     template <class T>
-    Shared<T> take(u32 n, emulator::Site site = HERE) {
+    UNWATCHED Shared<T> take(u32 n, emulator::Site site = HERE) {
         emulator::Piece piece = emulator::emulator_take(pieces, used, n, sizeof(T), site);
         Shared<T> shared;
         shared.data = reinterpret_cast<T*>(emulator::machine->shared + used);
@@ -185,7 +178,7 @@ struct SharedMemory {
 
 // The rule of 16 bytes, for what moves whole words.
 template <class T>
-DEVICE void emulator_check16(const char* call, const Shared<T>& p, emulator::Site site) {
+UNWATCHED static inline void emulator_check16(const char* call, const Shared<T>& p, emulator::Site site) {
     const long long byte = p.at * (long long)sizeof(T);
     if (byte % 16 != 0) emulator::emulator_fault(site, "%s at byte %lld of shared piece %u, not a multiple of 16", call, byte, p.piece);
 }
@@ -211,7 +204,7 @@ DEVICE void __syncthreads(emulator::Site site = HERE) { emulator::emulator_barri
 
 // The lanes of `mask` meet; `resolve` is called once with what they brought, lane by lane, of those in the mask.
 template <class Data, class Resolve>
-static inline void emulator_together(const char* call, u32 mask, Data& data, emulator::Site site, Resolve resolve) {
+UNWATCHED static inline void emulator_together(const char* call, u32 mask, Data& data, emulator::Site site, Resolve resolve) {
     if (emulator::Warp* warp = emulator::emulator_arrive(call, mask, &data, site)) {
         Data* all[WARP];
         for (u32 lane = 0; lane < WARP; lane++) all[lane] = static_cast<Data*>(warp->lanes[lane].data);
@@ -233,9 +226,9 @@ struct EmulatorShuffle {
 
 // Each lane of `mask` gets the value of the lane it names, which must take part.
 template <class T>
-static inline T emulator_shuffle(const char* call, u32 mask, T value, u32 from, emulator::Site site) {
+UNWATCHED static inline T emulator_shuffle(const char* call, u32 mask, T value, u32 from, emulator::Site site) {
     EmulatorShuffle<T> own = {value, from};
-    emulator_together(call, mask, own, site, [=](EmulatorShuffle<T>** all) {
+    emulator_together(call, mask, own, site, [=](EmulatorShuffle<T>** all) UNWATCHED {
         T values[WARP];
         for (u32 lane = 0; lane < WARP; lane++) {
             if (mask >> lane & 1) values[lane] = all[lane]->value;
@@ -275,9 +268,9 @@ DEVICE T __shfl_down_sync(u32 mask, T x, u32 distance, int width = WARP, emulato
     return emulator_shuffle("__shfl_down_sync", mask, x, lane % u32(width) + distance < u32(width) ? lane + distance : lane, site);
 }
 
-static inline u32 emulator_ballot(const char* call, u32 mask, bool yes, emulator::Site site) {
+UNWATCHED static inline u32 emulator_ballot(const char* call, u32 mask, bool yes, emulator::Site site) {
     u32 vote = yes;
-    emulator_together(call, mask, vote, site, [=](u32** all) {
+    emulator_together(call, mask, vote, site, [=](u32** all) UNWATCHED {
         u32 votes = 0;
         for (u32 lane = 0; lane < WARP; lane++) {
             if (mask >> lane & 1) votes |= *all[lane] << lane;
@@ -294,8 +287,8 @@ DEVICE int __all_sync(u32 mask, int yes, emulator::Site site = HERE) { return em
 
 // One meeting for a whole tree: at each distance every lane takes in the lane that far away.
 template <class T, class Join>
-static inline T emulator_tree(const char* call, T x, int distance, emulator::Site site, Join join) {
-    emulator_together(call, FULL_WARP, x, site, [=](T** all) {
+UNWATCHED static inline T emulator_tree(const char* call, T x, int distance, emulator::Site site, Join join) {
+    emulator_together(call, FULL_WARP, x, site, [=](T** all) UNWATCHED {
         T now[WARP], next[WARP];
         for (u32 lane = 0; lane < WARP; lane++) now[lane] = *all[lane];
         for (u32 step = u32(distance); step > 0; step /= 2) {
@@ -338,11 +331,12 @@ DEVICE int emulator_b_row(int lane, int i) { return lane % 4 * 2 + i % 2 + i / 2
 DEVICE int emulator_b_column(int lane) { return lane / 4; }
 
 // Element (row, column) lies at p[row * row_step + column * column_step]; one of the steps is 1, the other the distance of rows.
-static inline void emulator_check_tile(const char* call, const Shared<element>& p, int ld, emulator::Site site) {
+UNWATCHED static inline void emulator_check_tile(const char* call, const Shared<element>& p, int ld, emulator::Site site) {
     emulator_check16(call, p, site);
     if (ld * sizeof(element) % 16 != 0) emulator::emulator_fault(site, "%s with rows of %d elements, not a multiple of 16 bytes", call, ld);
 }
-static inline FragmentA emulator_load_a(const char* call, const Shared<element>& p, int row_step, int column_step, emulator::Site site) {
+UNWATCHED static inline FragmentA emulator_load_a(const char* call, const Shared<element>& p, int row_step, int column_step,
+                                                  emulator::Site site) {
     emulator_check_tile(call, p, row_step * column_step, site);
     const int lane = int(emulator_lane());
     FragmentA a;
@@ -352,7 +346,8 @@ static inline FragmentA emulator_load_a(const char* call, const Shared<element>&
     }
     return a;
 }
-static inline FragmentB emulator_load_b(const char* call, const Shared<element>& p, int row_step, int column_step, emulator::Site site) {
+UNWATCHED static inline FragmentB emulator_load_b(const char* call, const Shared<element>& p, int row_step, int column_step,
+                                                  emulator::Site site) {
     emulator_check_tile(call, p, row_step * column_step, site);
     const int lane = int(emulator_lane());
     FragmentB b;
@@ -377,9 +372,9 @@ struct EmulatorMma {
     float* c;
     const float *a, *b;
 };
-static inline void mma(Accumulator& c, const FragmentA& a, const FragmentB& b, emulator::Site site = HERE) {
+UNWATCHED static inline void mma(Accumulator& c, const FragmentA& a, const FragmentB& b, emulator::Site site = HERE) {
     EmulatorMma own = {c.v, a.v, b.v};
-    emulator_together("mma", FULL_WARP, own, site, [](EmulatorMma** all) {
+    emulator_together("mma", FULL_WARP, own, site, [](EmulatorMma** all) UNWATCHED {
         float a[16][16], b[16][8], c[16][8];
         for (int lane = 0; lane < WARP; lane++) {
             for (int i = 0; i < 8; i++) a[emulator_a_row(lane, i)][emulator_a_column(lane, i)] = all[lane]->a[i];

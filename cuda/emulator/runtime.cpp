@@ -1,116 +1,11 @@
-// The emulator's runtime: fibres, the schedule of a block, and the words for what goes wrong. runtime.h stands above it.
-
-#include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <ucontext.h>
-#include <unistd.h>
+// The schedule of a block, and the words for what goes wrong. runtime.h, switch.h and global.h stand above it.
 
 namespace emulator {
 
-extern "C" {
-__thread Machine* machine = nullptr;
-}
-
 // ------------------------------------------------------------------------------------------------------------------ fibres
-
-// Stores where this stack goes on in *from and goes on with another: what a function must preserve is on the stack.
-extern "C" void emulator_switch(void** from, void* to);
-extern "C" void emulator_fibre();
-
-#if defined(__x86_64__)
-asm(R"(
-.text
-.globl emulator_switch
-.type emulator_switch, @function
-emulator_switch:
-    push %rbp
-    push %rbx
-    push %r12
-    push %r13
-    push %r14
-    push %r15
-    mov %rsp, (%rdi)
-    mov %rsi, %rsp
-    pop %r15
-    pop %r14
-    pop %r13
-    pop %r12
-    pop %rbx
-    pop %rbp
-    ret
-.size emulator_switch, . - emulator_switch
-)");
-const u32 SAVED_WORDS = 6; // below the address to return to
-static void* first_frame(u8* top) {
-    void** words = reinterpret_cast<void**>(top) - 2; // so that the stack is aligned as after a call
-    words[0] = reinterpret_cast<void*>(&emulator_fibre);
-    return words - SAVED_WORDS;
-}
-static u64 program_counter(const ucontext_t* c) { return u64(c->uc_mcontext.gregs[REG_RIP]); }
-static const char* access_verb(const ucontext_t* c) { return c->uc_mcontext.gregs[REG_ERR] & 2 ? "writes" : "reads"; }
-static void go_on_at(ucontext_t* c, void (*function)(), u8* top) {
-    c->uc_mcontext.gregs[REG_RIP] = greg_t(function);
-    c->uc_mcontext.gregs[REG_RSP] = greg_t(top - 8);
-}
-#elif defined(__aarch64__)
-asm(R"(
-.text
-.globl emulator_switch
-.type emulator_switch, %function
-emulator_switch:
-    sub sp, sp, #160
-    stp x19, x20, [sp]
-    stp x21, x22, [sp, #16]
-    stp x23, x24, [sp, #32]
-    stp x25, x26, [sp, #48]
-    stp x27, x28, [sp, #64]
-    stp x29, x30, [sp, #80]
-    stp d8, d9, [sp, #96]
-    stp d10, d11, [sp, #112]
-    stp d12, d13, [sp, #128]
-    stp d14, d15, [sp, #144]
-    mov x9, sp
-    str x9, [x0]
-    mov sp, x1
-    ldp x19, x20, [sp]
-    ldp x21, x22, [sp, #16]
-    ldp x23, x24, [sp, #32]
-    ldp x25, x26, [sp, #48]
-    ldp x27, x28, [sp, #64]
-    ldp x29, x30, [sp, #80]
-    ldp d8, d9, [sp, #96]
-    ldp d10, d11, [sp, #112]
-    ldp d12, d13, [sp, #128]
-    ldp d14, d15, [sp, #144]
-    add sp, sp, #160
-    ret
-.size emulator_switch, . - emulator_switch
-)");
-static void* first_frame(u8* top) {
-    void** words = reinterpret_cast<void**>(top) - 20;
-    words[11] = reinterpret_cast<void*>(&emulator_fibre); // x30
-    return words;
-}
-static u64 program_counter(const ucontext_t* c) { return c->uc_mcontext.pc; }
-static const char* access_verb(const ucontext_t*) { return "touches"; }
-static void go_on_at(ucontext_t* c, void (*function)(), u8* top) {
-    c->uc_mcontext.pc = u64(function);
-    c->uc_mcontext.sp = u64(top);
-}
-#else
-#error "the emulator switches stacks on x86-64 and aarch64 only"
-#endif
 
 // Stacks lie this far apart: not a power of two, or the same local of all threads would fall into one set of the cache.
 const u64 STACK_BYTES = 64 * 1024 + 320;
-const u64 PAGE = 4096;
-
 static u8* stack_top(const Machine* m, u32 thread) {
     return reinterpret_cast<u8*>(u64(m->stacks + (thread + 1) * STACK_BYTES) & ~u64(63));
 }
@@ -228,14 +123,6 @@ extern "C" void emulator_unwritten(const Cell* cell, u32 piece, long long index,
     race(verb, who, cell->written_at, piece, index, site);
 }
 
-// Whether this thread has met a thread of its warp since then.
-static bool met_since(u32 thread, u32 tick) {
-    const Machine* m = machine;
-    const Warp* warp = m->fibre->warp;
-    if (thread / LANES != warp->index) return false;
-    return tick < warp->met || (warp->partial && tick < warp->pair_met[m->fibre->lane][thread % LANES]);
-}
-
 extern "C" void emulator_read_after(const Cell* cell, u32 piece, long long index, Site site) {
     if (!met_since(cell->writer, cell->written)) race_with_writer("reads", cell, piece, index, site);
 }
@@ -246,18 +133,11 @@ extern "C" void emulator_write_after(const Cell* cell, u32 piece, long long inde
     if (cell->written >= m->last_barrier && cell->writer != m->thread && !met_since(cell->writer, cell->written)) {
         race_with_writer("writes", cell, piece, index, site);
     }
-    if (cell->read < m->last_barrier || cell->reader == m->thread) return;
+    if (!read_unordered(cell->reader, cell->read)) return;
     char who[40];
-    if (cell->reader == SEVERAL_WARPS) {
-        snprintf(who, sizeof who, "several warps have read");
-    } else if (cell->reader & SEVERAL_LANES) {
-        const u32 warp = cell->reader & ~SEVERAL_LANES;
-        if (warp == m->thread / LANES && cell->read < m->fibre->warp->met) return;
-        snprintf(who, sizeof who, "several lanes of warp %u have read", warp);
-    } else {
-        if (met_since(cell->reader, cell->read)) return;
-        snprintf(who, sizeof who, "thread %u has read", cell->reader);
-    }
+    if (cell->reader == SEVERAL_WARPS) snprintf(who, sizeof who, "several warps have read");
+    else if (cell->reader & SEVERAL_LANES) snprintf(who, sizeof who, "several lanes of warp %d have read", cell->reader & ~SEVERAL_LANES);
+    else snprintf(who, sizeof who, "thread %u has read", cell->reader);
     race("writes", who, cell->read_at, piece, index, site);
 }
 
@@ -291,6 +171,7 @@ extern "C" void emulator_async_copy(u8* to, Cell* cells, u32 count, const void* 
     }
     Copy& copy = own->copies[own->copies_count];
     copy.to = to, copy.cells = cells, copy.count = count, copy.batch = own->batch;
+    watch_read(from, sizeof copy.bytes, __builtin_return_address(0));
     memcpy(copy.bytes, from, sizeof copy.bytes);
     for (u32 k = 0; k < count; k++) {
         Cell& cell = cells[k];
@@ -446,7 +327,7 @@ static void on_signal(int signal, siginfo_t* info, void* context) {
         return;
     }
     ucontext_t* c = static_cast<ucontext_t*>(context);
-    m->fault->pc = reinterpret_cast<const void*>(program_counter(c));
+    m->fault->pc = m->pc ? m->pc : reinterpret_cast<const void*>(program_counter(c));
     // Addresses that no pointer can have come without being told.
     m->fault->at_address = (signal == SIGSEGV || signal == SIGBUS) && info->si_code > 0 && info->si_code != SI_KERNEL;
     m->fault->address = u64(info->si_addr);
@@ -491,9 +372,11 @@ extern "C" void emulator_start() {
 
 // ------------------------------------------------------------------------------------------------------------------ blocks
 
-static void* map(u64 bytes) {
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? nullptr : memory;
+extern "C" {
+Index3 emulator_thread_index() { return machine->thread_index; }
+Index3 emulator_block_index() { return machine->block_index; }
+Index3 emulator_block_size() { return machine->block_size; }
+Index3 emulator_grid_size() { return machine->grid_size; }
 }
 
 // A new machine, or null when the host has no memory for it. It is zero where nothing is said.
@@ -532,6 +415,7 @@ static void forget_shared(Machine* m) {
 static void prepare(Machine* m, const Job* job, u64 block, Fault* fault) {
     if (m->now > 0x7fffffff) forget_shared(m);
     m->job = job, m->fault = fault, m->faulted = false;
+    m->block = u32(block), m->pc = nullptr;
     m->block_start = m->last_barrier = ++m->now;
     m->pieces_count = m->taken = 0;
     m->grid_size = job->grid;
@@ -606,38 +490,6 @@ extern "C" bool emulator_run(Machine* m, const Job* job, u64 block, Fault* fault
     }
     fault->taken = m->taken;
     return true;
-}
-
-// ------------------------------------------------------------------------------------------------------------------ memory
-
-static u64 pages(u64 bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
-
-// Memory that ends (rounded up to 16 bytes) where a page begins that nobody may touch, with such a page before it too; all bits are
-// one, so that a float that nobody has written is not a number. 0 when the host has no memory for it.
-extern "C" u64 emulator_map(u64 bytes) {
-    const u64 length = (bytes + 15) / 16 * 16, inside = pages(length);
-    u8* memory = static_cast<u8*>(map(inside + 2 * PAGE));
-    if (!memory) return 0;
-    mprotect(memory, PAGE, PROT_NONE);
-    mprotect(memory + PAGE + inside, PAGE, PROT_NONE);
-    memset(memory + PAGE, 0xff, inside);
-    return u64(memory + PAGE + inside - length);
-}
-extern "C" void emulator_unmap(u64 address, u64 bytes) {
-    const u64 length = (bytes + 15) / 16 * 16, inside = pages(length);
-    munmap(reinterpret_cast<void*>(address + length - inside - PAGE), inside + 2 * PAGE);
-}
-// Distance from `address` of a byte before or after its memory that was written; 0 if there is none.
-extern "C" long long emulator_stray(u64 address, u64 bytes) {
-    const u64 length = (bytes + 15) / 16 * 16, inside = pages(length);
-    const u8* memory = reinterpret_cast<const u8*>(address);
-    for (long long i = (long long)bytes; i < (long long)length; i++) {
-        if (memory[i] != 0xff) return i;
-    }
-    for (long long i = -1; i >= (long long)length - (long long)inside; i--) {
-        if (memory[i] != 0xff) return i;
-    }
-    return 0;
 }
 
 // The file that an instruction was loaded from, and where in it the instruction is.

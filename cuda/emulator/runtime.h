@@ -45,6 +45,17 @@ const u16 COPYING = 0x8000;
 const u16 SEVERAL_LANES = 0x8000;
 const u16 SEVERAL_WARPS = 0xffff;
 
+// The same of two neighbouring bytes of global memory, in which blocks also touch what others do.
+struct GlobalCell {
+    u32 write_launch; // 0: never written; BY_HOST
+    u32 write_block, written;
+    u32 read_launch, read_block, read;
+    u16 writer, reader;
+    u32 unused;
+};
+const u32 BY_HOST = 1;
+const u32 SEVERAL_BLOCKS = ~0u;
+
 struct Index3 {
     u32 x, y, z;
 };
@@ -101,6 +112,7 @@ struct Machine {
     Warp warps[MOST_THREADS / LANES];
     void* scheduler_stack;
     const struct Job* job;
+    u32 block; // its number in the grid
 
     u8* shared;  // the block's shared memory
     Cell* cells; // a cell a byte: that of its first byte stands for an element
@@ -116,6 +128,7 @@ struct Machine {
     int signal;
     const char* verb;
     bool endless;
+    const void* pc; // of an access that the runtime makes for a kernel
 
     // For the watch over lanes that run without end.
     Machine* next;
@@ -129,6 +142,11 @@ struct Machine {
 extern "C" {
 extern __thread Machine* machine __attribute__((tls_model("initial-exec")));
 
+// Where the thread that runs is; the same as long as it lives.
+Index3 emulator_thread_index() __attribute__((const));
+Index3 emulator_block_index() __attribute__((const));
+Index3 emulator_block_size() __attribute__((const));
+Index3 emulator_grid_size() __attribute__((const));
 // Ends the block with a fault of the thread that runs.
 [[noreturn]] void emulator_fault(Site site, const char* format, ...) __attribute__((format(printf, 2, 3)));
 // The block meets.
@@ -152,6 +170,16 @@ void emulator_async_wait(u32 under_way);
 void emulator_product(float c[16][8], const float a[16][16], const float b[16][8]);
 }
 
+// Who has read, when `reader` has and now `thread` of the same block does.
+static inline u16 merge_reader(u16 reader, u32 tick, u16 thread) {
+    const Machine* m = machine;
+    if (tick < m->last_barrier || reader == thread) return thread;
+    const u16 warp = thread / LANES;
+    const u16 readers_warp = reader & SEVERAL_LANES ? reader & ~SEVERAL_LANES : reader / LANES;
+    if (reader == SEVERAL_WARPS || readers_warp != warp) return SEVERAL_WARPS;
+    return tick >= m->fibre->warp->met ? u16(SEVERAL_LANES | warp) : thread;
+}
+
 // The kinds of arguments, numbered as the launcher's `Arg`.
 enum Kind : u8 { ADDRESS, U32, U64, F32, F64, OTHER };
 
@@ -170,6 +198,7 @@ struct Job {
     const char* files; // names of the source and the headers, each ended by a zero, then an empty one
     Index3 grid;
     u32 threads, shared_bytes;
+    u32 launch; // its number, above BY_HOST
 };
 
 // What went wrong first in a block.

@@ -173,7 +173,6 @@ KERNEL(THREADS) outside_global(float* y, int i) {
 }
 
 KERNEL(THREADS) outside_global_read(float* y, const float* x, int i) {
-    y[threadIdx.x] = 0.0f;
     if (threadIdx.x == 3) y[0] = x[i]; // mark: outside global read
 }
 
@@ -206,4 +205,30 @@ KERNEL(48) half_a_warp_too_much(float* y) { y[0] = 1.0f; }
 KERNEL(THREADS) sum_with_too_little(float* y) {
     SharedMemory memory;
     y[threadIdx.x] = block_sum(1.0f, memory.take<float>(1)); // one warp's worth
+}
+
+KERNEL(THREADS) blocks_share_a_sum(float* y) {
+    if (threadIdx.x == 5) y[1] = float(blockIdx.x); // mark: shared sum
+}
+
+KERNEL(THREADS) reads_another_blocks_result(float* y) {
+    const u32 i = blockIdx.x * THREADS + threadIdx.x;
+    y[i] = 1.0f; // mark: own result
+    if (blockIdx.x == 1) y[i] = y[0]; // mark: another block's result
+}
+
+KERNEL(THREADS) missing_barrier_in_global(float* y) {
+    y[threadIdx.x] = 1.0f; // mark: global write
+    const float other = y[THREADS - 1 - threadIdx.x]; // mark: global read
+    if (other < 0.0f) y[0] = other;
+}
+
+KERNEL(THREADS) unwritten_global(float* y, const u32* x) {
+    y[threadIdx.x] = float(x[threadIdx.x]); // mark: unwritten global
+}
+
+KERNEL(THREADS) huge_frame(float* y, u32 n) {
+    volatile float many[100000];
+    for (u32 i = 0; i < 100000; i++) many[i] = float(i);
+    y[threadIdx.x] = many[n];
 }

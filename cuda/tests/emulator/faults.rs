@@ -254,6 +254,48 @@ fn a_write_into_the_rest_of_a_buffers_page() {
 }
 
 #[test]
+fn global_memory_touched_by_threads_in_no_order() {
+    let Some(bench) = Bench::new(&SOURCE, Kind::F32) else { return };
+    let launch = |kernel: &str, blocks: u32| {
+        let y = bench.upload("y", &[0.0f32; 128]);
+        bench.try_launch(kernel, [blocks, 1, 1], THREADS, 0, &[y])
+    };
+    launch("blocks_share_a_sum", 1).unwrap();
+    // Which of the two comes second is left to the host's threads.
+    let result = launch("blocks_share_a_sum", 2);
+    let (found, before) =
+        if result.as_ref().is_err_and(|e| e.to_string().contains("block (1, 0, 0), ")) { (1, 0) } else { (0, 1) };
+    let wanted = format!(
+        "block ({found}, 0, 0), thread 5: race: after thread 5 of block ({before}, 0, 0) has written it with no barrier between, writes \
+         ADDRESS, byte 4 of `y` (512 bytes) ({{shared sum}})"
+    );
+    expect(result, "blocks_share_a_sum", &wanted);
+    let error = launch("reads_another_blocks_result", 2).unwrap_err().to_string();
+    assert!(
+        error.contains("race: after thread 0 of block (") && error.contains("byte 0 of `y` (512 bytes)"),
+        "{error}"
+    );
+    expect(
+        launch("missing_barrier_in_global", 1),
+        "missing_barrier_in_global",
+        "block (0, 0, 0), thread 32: race: after thread 31 of block (0, 0, 0) has read it with no barrier between, writes ADDRESS, \
+         byte 128 of `y` (512 bytes) ({global write})",
+    );
+}
+
+#[test]
+fn global_memory_read_before_it_is_written() {
+    let Some(bench) = Bench::new(&SOURCE, Kind::F32) else { return };
+    let (y, x) = (bench.buffer::<f32>("y", 64), bench.buffer::<u32>("x", 64));
+    let Arg::Address(address) = x else { unreachable!() };
+    bench.emulator.zero(address, 128).unwrap();
+    let wanted = "block (0, 0, 0), thread 32: reads what nobody has written, ADDRESS, byte 128 of `x` (256 bytes) ({unwritten global})";
+    expect(bench.try_launch("unwritten_global", [1, 1, 1], THREADS, 0, &[y, x]), "unwritten_global", wanted);
+    bench.emulator.zero(address, 256).unwrap();
+    bench.try_launch("unwritten_global", [1, 1, 1], THREADS, 0, &[y, x]).unwrap();
+}
+
+#[test]
 fn what_the_processor_finds() {
     let unlike = "goes outside a local array or touches a word at an address that is not a multiple of its size";
     let Some(bench) = Bench::new(&SOURCE, Kind::F32) else { return };
@@ -269,12 +311,21 @@ fn what_the_processor_finds() {
 }
 
 #[test]
+fn a_thread_that_needs_more_stack_than_there_is() {
+    let Some(bench) = Bench::new(&SOURCE, Kind::F32) else { return };
+    let y = bench.buffer::<f32>("y", 64);
+    let error = bench.try_launch("huge_frame", [1, 1, 1], THREADS, 0, &[y, Arg::U32(0)]).unwrap_err().to_string();
+    let begin = "huge_frame: block (0, 0, 0), thread 0: needs more than 65856 bytes of stack (faults.cu:";
+    assert!(error.starts_with(begin), "{error}");
+}
+
+#[test]
 fn a_thread_that_never_comes_back() {
     let Some(bench) = Bench::new(&SOURCE, Kind::F32) else { return };
     let y = bench.upload("y", &[0.0f32; 64]);
     match bench.try_launch("endless", [1, 1, 1], THREADS, 0, &[y]) {
         Err(CudaError::Fault { fault, .. }) => {
-            let begin = "block (0, 0, 0), thread 0: goes on for ever, or waits for another thread outside of barriers (faults.cu:";
+            let begin = "block (0, 0, 0), thread 0: goes on for ever, or waits for another thread outside of barriers";
             assert!(fault.starts_with(begin), "{fault}");
         }
         other => panic!("{other:?}"),

@@ -26,6 +26,10 @@ const PRELUDE: Source = Source {
 const RUNTIME: &str = concat!(
     "#line 1 \"runtime.h\"\n",
     include_str!("../../../emulator/runtime.h"),
+    "#line 1 \"switch.h\"\n",
+    include_str!("../../../emulator/switch.h"),
+    "#line 1 \"global.h\"\n",
+    include_str!("../../../emulator/global.h"),
     "#line 1 \"runtime.cpp\"\n",
     include_str!("../../../emulator/runtime.cpp")
 );
@@ -40,6 +44,7 @@ const FLAGS: &[&str] = &[
     "-fno-strict-aliasing",
     "-ffp-contract=off",
     "-fno-stack-protector",
+    "-fstack-clash-protection",
     "-fno-gnu-unique",
     "-fsanitize=alignment,bounds",
     "-fsanitize-undefined-trap-on-error",
@@ -49,6 +54,11 @@ const FLAGS: &[&str] = &[
     "-Wno-sign-compare",
     "-Wno-maybe-uninitialized",
 ];
+
+/// A unit's accesses to memory call the runtime, as they would call the thread sanitizer's; its library is not wanted.
+const UNIT_FLAGS: &[&str] =
+    &["-O2", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0", "-nodefaultlibs"];
+const RUNTIME_FLAGS: &[&str] = &["-O3"];
 
 /// A loaded unit.
 pub struct Kernels {
@@ -115,8 +125,8 @@ impl Compiler {
     }
 
     /// The library of a text, built unless it is there. Several processes may build it at once: the last rename wins, and all are equal.
-    fn build(&self, name: &str, text: &str, optimisation: &'static str) -> Result<PathBuf, String> {
-        let hash = hash(&(text, &self.version, &self.flags, optimisation));
+    fn build(&self, name: &str, text: &str, own_flags: &[&str]) -> Result<PathBuf, String> {
+        let hash = hash(&(text, &self.version, &self.flags, own_flags));
         let stem = self.folder.join(format!("{name}-{hash:016x}"));
         let library = stem.with_extension("so");
         if library.exists() {
@@ -127,11 +137,11 @@ impl Compiler {
         std::fs::write(&source, text).map_err(|e| format!("{}: {e}", source.display()))?;
         let output = Command::new("g++")
             .args(&self.flags)
-            .arg(optimisation)
+            .args(own_flags)
             .arg(&source)
             .arg("-o")
             .arg(&built)
-            .arg("-ldl")
+            .args(["-lm", "-ldl", "-lpthread", "-lc", "-lgcc"])
             .stdin(Stdio::null())
             .output();
         let _ = std::fs::remove_file(&source);
@@ -146,7 +156,7 @@ impl Compiler {
 
     /// Builds and opens the runtime, whose names every unit sees.
     pub fn open_runtime(&self) -> Result<Library, CudaError> {
-        let library = self.build("runtime", RUNTIME, "-O3").and_then(|path| open(&path, RTLD_GLOBAL));
+        let library = self.build("runtime", RUNTIME, RUNTIME_FLAGS).and_then(|path| open(&path, RTLD_GLOBAL));
         library.map_err(|log| CudaError::Compile { unit: "the emulator's runtime".into(), log })
     }
 
@@ -159,7 +169,7 @@ impl Compiler {
         };
         let name = unit.source.file.trim_end_matches(".cu");
         let kernels = loaded.get_or_init(|| {
-            let library = self.build(name, &text, "-O2").and_then(|path| open(&path, RTLD_LOCAL))?;
+            let library = self.build(name, &text, UNIT_FLAGS).and_then(|path| open(&path, RTLD_LOCAL))?;
             // SAFETY: the text ends with this table.
             let entries = unsafe { read_table(&library) }?;
             // Its code must stay as long as the process.

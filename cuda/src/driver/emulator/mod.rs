@@ -3,10 +3,11 @@
 //! It is there to prove kernels, not to be fast. What a GPU forgives or turns into a wrong number is a [`CudaError::Fault`] here that
 //! says which thread of which block did what on which line: barriers and warp functions that a part of the threads does not reach,
 //! shared memory touched outside its piece, read before it is written, or touched by two threads without a barrier between, global
-//! memory touched outside a buffer, shared memory that the launch does not have, arguments that the kernel does not take.
+//! memory touched outside a buffer, read before it is written, or touched by two threads of a launch of which nothing says who comes
+//! first, shared memory that the launch does not have, arguments that the kernel does not take.
 //!
-//! It cannot show what depends on real time and real hardware: races between blocks in global memory, bank conflicts, coalescing,
-//! the rounding inside a tensor core and of the special function unit.
+//! It cannot show what depends on real time and real hardware: bank conflicts, coalescing, the rounding inside a tensor core and of
+//! the special function unit. Global memory is watched in allocations of up to 16 MiB.
 //!
 //! The runtime (`cuda/emulator/runtime.cpp`) is one library, every unit another; both are kept beside the running program.
 
@@ -117,6 +118,7 @@ unsafe impl Driver for Emulator {
     fn upload(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
         let memory = self.memory();
         memory.check("upload", to, from.len())?;
+        self.runtime.note_written(to, from.len());
         // SAFETY: the range lies in an allocation, which cannot be freed while the lock is held; host memory is elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         Ok(())
@@ -133,6 +135,7 @@ unsafe impl Driver for Emulator {
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
         let memory = self.memory();
         memory.check("copy", to, bytes)?;
+        self.runtime.note_written(to, bytes);
         memory.check("copy", from, bytes)?;
         if to < from + bytes as u64 && from < to + bytes as u64 {
             return Err(CudaError::Call { call: "copy".into(), reason: "the ranges overlap".into() });
@@ -145,6 +148,7 @@ unsafe impl Driver for Emulator {
     fn zero(&self, to: u64, bytes: usize) -> Result<(), CudaError> {
         let memory = self.memory();
         memory.check("zero", to, bytes)?;
+        self.runtime.note_written(to, bytes);
         // SAFETY: as in `upload`.
         unsafe { std::ptr::write_bytes(to as *mut u8, 0, bytes) };
         Ok(())
@@ -180,6 +184,8 @@ unsafe impl Driver for Emulator {
             }
             // SAFETY: the matrices lie in allocations, which cannot be freed while the lock is held.
             unsafe { product::multiply(product) };
+            let [.., (_, address, bytes)] = product::extents(product);
+            self.runtime.note_written(address, bytes);
         }
         Ok(self.library)
     }

@@ -7,11 +7,14 @@ use crate::driver::{Arg, Launch};
 use libloading::os::unix::Library;
 use std::ffi::{CStr, c_char, c_void};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Most host threads of a launch: each needs stacks for a whole block.
 const MOST_WORKERS: usize = 8;
+
+/// Number of the first launch: 0 is nobody and 1 the host, in what is known of memory.
+const FIRST_LAUNCH: u32 = 2;
 
 /// Words for the kinds of arguments, numbered as in `runtime.h`.
 pub const KINDS: [&str; 5] = ["a pointer", "a u32 or int", "a u64", "a float", "a double"];
@@ -74,6 +77,7 @@ struct Job {
     grid: [u32; 3],
     threads: u32,
     shared_bytes: u32,
+    launch: u32,
 }
 
 /// What went wrong in a block; `runtime.h` says what the fields mean.
@@ -99,8 +103,11 @@ pub struct Runtime {
     run: unsafe extern "C" fn(*mut c_void, *const Job, u64, *mut RawFault) -> bool,
     map: unsafe extern "C" fn(u64) -> u64,
     unmap: unsafe extern "C" fn(u64, u64),
+    written: unsafe extern "C" fn(u64, u64),
     stray: unsafe extern "C" fn(u64, u64) -> i64,
     place: unsafe extern "C" fn(*const c_void, *mut c_char, u64, *mut u64) -> bool,
+    /// The number of the next launch.
+    launches: AtomicU32,
     /// Machines that nobody uses now.
     idle: Mutex<Vec<Machine>>,
     workers: usize,
@@ -163,8 +170,10 @@ impl Runtime {
                 run: *library.get(b"emulator_run\0")?,
                 map: *library.get(b"emulator_map\0")?,
                 unmap: *library.get(b"emulator_unmap\0")?,
+                written: *library.get(b"emulator_written\0")?,
                 stray: *library.get(b"emulator_stray\0")?,
                 place: *library.get(b"emulator_place\0")?,
+                launches: AtomicU32::new(FIRST_LAUNCH),
                 idle: Mutex::default(),
                 workers,
             };
@@ -185,6 +194,12 @@ impl Runtime {
     pub unsafe fn unmap(&self, address: u64, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe { (self.unmap)(address, bytes as u64) }
+    }
+
+    /// Notes that the host has written memory.
+    pub fn note_written(&self, address: u64, bytes: usize) {
+        // SAFETY: it looks at what is known of memory, not at the memory.
+        unsafe { (self.written)(address, bytes as u64) }
     }
 
     /// Distance of a written byte beside the memory, or 0.
@@ -208,7 +223,9 @@ impl Runtime {
         let output = Command::new("addr2line").args(["-s", "-e", file, &format!("{offset:#x}")]).output().ok()?;
         let line = String::from_utf8(output.stdout).ok()?;
         let line = line.split_whitespace().next()?;
-        (!line.starts_with('?')).then(|| line.to_string())
+        // A signal can also find the thread in the emulator's own functions.
+        let file = line.split(':').next()?;
+        (file.ends_with(".cu") || file.ends_with(".cuh")).then(|| line.to_string())
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Machine>> {
@@ -222,7 +239,9 @@ impl Runtime {
     pub unsafe fn run(&self, entry: &Entry, files: &[u8], launch: Launch, args: &[Arg]) -> Result<(), Found> {
         let args: Vec<u64> = args.iter().map(bits).collect();
         let Launch { grid, threads, shared_bytes } = launch;
-        let job = Job { entry, args: args.as_ptr(), files: files.as_ptr(), grid, threads, shared_bytes };
+        let number = self.launches.fetch_add(1, Ordering::Relaxed);
+        let job =
+            Job { entry, args: args.as_ptr(), files: files.as_ptr(), grid, threads, shared_bytes, launch: number };
         let blocks: u64 = grid.iter().map(|&n| u64::from(n)).product();
         let shared =
             Shared { job, blocks, next: AtomicU64::new(0), faulty: AtomicU64::new(u64::MAX), found: Mutex::default() };
