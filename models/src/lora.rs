@@ -9,6 +9,7 @@
 use crate::config::Config;
 use crate::params::{Params, Table};
 use crate::random::Key;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A linear layer of a block.
@@ -33,6 +34,11 @@ pub enum Module {
 impl Module {
     /// All of them, in the order of the forward pass.
     pub const ALL: [Module; 7] = [Module::Q, Module::K, Module::V, Module::O, Module::Gate, Module::Up, Module::Down];
+
+    /// Those that are multiplied as one matrix with outputs side by side, as gate and up are.
+    pub(crate) const QKV: &[Module] = &[Module::Q, Module::K, Module::V];
+    /// See [`Module::QKV`].
+    pub(crate) const GATE_UP: &[Module] = &[Module::Gate, Module::Up];
 
     /// Its name in a Hugging Face checkpoint, such as `q_proj`.
     pub fn name(self) -> &'static str {
@@ -71,6 +77,17 @@ impl Module {
     }
 }
 
+/// Where an adapter's numbers lie among what is trained, and what they add to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    /// The columns of the output.
+    pub columns: Range<usize>,
+    /// A `[rank, in]`.
+    pub a: Range<usize>,
+    /// B `[columns, rank]`.
+    pub b: Range<usize>,
+}
+
 /// Which adapters a model has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lora {
@@ -105,6 +122,24 @@ impl Lora {
             table.push("value_head.bias".into(), &[1]);
         }
         table
+    }
+
+    /// The adapters of block `layer` on these modules, whose outputs lie side by side; `table` is that of [`Lora::table`].
+    pub(crate) fn places(&self, config: &Config, table: &Table, layer: usize, modules: &[Module]) -> Vec<Place> {
+        let mut from = 0;
+        let mut places = Vec::new();
+        for module in modules {
+            let columns = from..from + module.widths(config).0;
+            from = columns.end;
+            if self.targets.contains(module) {
+                let place = |part: &str| {
+                    let name = format!("{}.{part}.weight", module.path(layer));
+                    table.find(&name).map(|e| e.range()).unwrap_or_default()
+                };
+                places.push(Place { columns, a: place("lora_A"), b: place("lora_B") });
+            }
+        }
+        places
     }
 
     /// Fresh adapters: A uniform in ±1/√in (peft's Kaiming draw with a = √5), B and the value head zero.

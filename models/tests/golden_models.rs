@@ -586,7 +586,12 @@ impl<E: gpu::Precision> Engine for OnGpu<E> {
 
     fn load(of: &Loaded, params: &Params) -> Self {
         let gpu = emulator().expect("whoever loads a model has asked for the emulator");
-        OnGpu { model: GpuTransformer::new(gpu, Products::Invariant, of.config.clone(), params).unwrap() }
+        let (by, config) = (Products::Invariant, of.config.clone());
+        let model = match &of.lora {
+            None => GpuTransformer::new(gpu, by, config, params),
+            Some((lora, _)) => GpuTransformer::with_adapters(gpu, by, config, &of.weights, lora.clone(), params),
+        };
+        OnGpu { model: model.unwrap() }
     }
 
     fn logits(&mut self, rows: &[Vec<u32>]) -> Vec<f64> {
@@ -634,7 +639,7 @@ fn golden_gpu_models() {
     if emulator().is_none() {
         return;
     }
-    for name in MODELS {
+    for name in MODELS.into_iter().chain(["llama_lora"]) {
         let dir = golden(&format!("models/{name}"));
         let (golden, model) = (read_json(&dir.join("golden.json")), Loaded::read(&dir));
         check_rows::<OnGpu<f32>>(&golden, &model, &dir);

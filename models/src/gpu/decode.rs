@@ -91,7 +91,7 @@ impl<E: Precision> Decoding<E> {
             rows,
             sequences,
             block: LayerActivations::new(gpu, config, model.heads, rows)?,
-            scratch: Scratch::new(gpu, config, model.heads, rows, false)?,
+            scratch: Scratch::new(model, rows, false)?,
             out: hidden(rows)?,
             last: hidden(sequences)?,
             normed: hidden(sequences)?,

@@ -110,7 +110,8 @@ impl<E: Precision> GpuTransformer<E> {
             self.gpu.read(&mut values.entropy[at..at + n], acts.head.entropy.slice(0..n))?;
             if let Some((w, b)) = &self.value_head {
                 let (value, h) = (acts.head.value.slice_mut(0..n), acts.head.normed.slice(0..n * self.config.d_model));
-                head::value_fwd(&self.gpu, value, h, self.weights(w), self.weights(b))?;
+                let trained = self.trained_weights();
+                head::value_fwd(&self.gpu, value, h, trained.view(w), trained.view(b))?;
                 self.gpu.read(&mut values.value[at..at + n], acts.head.value.slice(0..n))?;
             }
         }
@@ -187,8 +188,10 @@ impl<E: Precision> GpuTransformer<E> {
                 let stats = head.stats.slice(0..n * STATS);
                 head::head_bwd(gpu, dlogits, logits, stats, chunk.targets(), seeds, temperature, vocab)?;
                 let (dlogits, normed) = (head.dlogits.slice(0..n * vocab), head.normed.slice(0..n * d));
-                let dw = grads.slice_mut(self.lm_head.clone());
-                linear_bwd_weight(gpu, self.products, dw, dlogits, normed, d)?;
+                if self.lora.is_none() {
+                    let dw = grads.slice_mut(self.lm_head.clone());
+                    linear_bwd_weight(gpu, self.products, dw, dlogits, normed, d)?;
+                }
                 let (dnormed, w) = (head.dnormed.slice_mut(0..n * d), self.weights(&self.lm_head));
                 linear_bwd_input(gpu, self.products, dnormed, dlogits, w, d, false)?;
             }
@@ -197,11 +200,15 @@ impl<E: Precision> GpuTransformer<E> {
                 let (dw, db) = grads.slice_mut(w.start..b.end).split_at(w.len());
                 let (dnormed, normed) = (head.dnormed.slice_mut(0..n * d), head.normed.slice(0..n * d));
                 let space = head.pieces.view_mut();
-                head::value_bwd(gpu, dnormed, dw, db, dvalue.view(), normed, self.weights(w), space)?;
+                let w = self.trained_weights().view(w);
+                head::value_bwd(gpu, dnormed, dw, db, dvalue.view(), normed, w, space)?;
             }
             let (dy, x, rstd) = (head.dnormed.slice(0..n * d), head.x.slice(0..n * d), head.rstd.slice(0..n));
-            let (dgain, layout) = (grads.slice_mut(self.final_norm.clone()), Layout::plain(n, d));
-            rmsnorm_gain_bwd(gpu, dgain, dy, d, rstd, x, layout, head.pieces.view_mut())?;
+            let layout = Layout::plain(n, d);
+            if self.lora.is_none() {
+                let dgain = grads.slice_mut(self.final_norm.clone());
+                rmsnorm_gain_bwd(gpu, dgain, dy, d, rstd, x, layout, head.pieces.view_mut())?;
+            }
             let gain = self.weights(&self.final_norm);
             rmsnorm_bwd(gpu, head.dx.slice_mut(0..n * d), dy, d, rstd, x, gain, layout, false)?;
             // Targets of a group can share the last hidden state of their prompt, so this adds in target order.

@@ -1,8 +1,8 @@
 //! One block on the GPU, forward and backward: `transformer/layer.rs` over device buffers.
 
+use super::projection::{Low, Projection};
 use super::{Attend, Batch, GpuTransformer, Precision};
 use crate::config::Config;
-use ragen_cuda::gemm::{linear_bwd_input, linear_bwd_weight, linear_fwd};
 use ragen_cuda::kernels::attention::{Heads, attention_bwd, attention_cached, attention_fwd, kv_append};
 use ragen_cuda::kernels::norm::{Layout, rmsnorm_bwd, rmsnorm_fwd};
 use ragen_cuda::kernels::pointwise::{bias_fwd, swiglu_bwd, swiglu_fwd};
@@ -71,13 +71,15 @@ pub(super) struct Scratch<E> {
     attention_space: Buffer<f32>,
     dqkv: Buffer<E>,
     draw: Buffer<E>,
+    low: Low<E>,
     /// Pieces of sums over rows.
     pieces: Buffer<f32>,
 }
 
 impl<E: Precision> Scratch<E> {
     /// Buffers for `rows` rows; what only the backward needs is empty without `backward`.
-    pub fn new(gpu: &Gpu, config: &Config, heads: Heads, rows: usize, backward: bool) -> Result<Self, CudaError> {
+    pub fn new(model: &GpuTransformer<E>, rows: usize, backward: bool) -> Result<Self, CudaError> {
+        let (gpu, config, heads) = (&model.gpu, &model.config, model.heads);
         let elements = |width: usize| gpu.buffer("a block's buffers", rows * width);
         let back = |width: usize| elements(if backward { width } else { 0 });
         let floats = |n: usize| gpu.buffer("a block's sums", if backward { n } else { 0 });
@@ -92,6 +94,7 @@ impl<E: Precision> Scratch<E> {
             attention_space: floats(heads.workspace(rows))?,
             dqkv: back(heads.row())?,
             draw: back(if config.qk_norm { heads.row() } else { 0 })?,
+            low: Low::new(gpu, model.lora(), rows, backward)?,
             pieces: floats(pieces(rows) * heads.row().max(config.d_model))?,
         })
     }
@@ -118,8 +121,9 @@ impl<E: Precision> GpuTransformer<E> {
         let (gpu, rows, d, ff) = (&self.gpu, positions.len(), self.config.d_model, self.config.d_ff);
         swiglu_fwd(gpu, scratch.act.slice_mut(0..rows * ff), acts.gate_up.slice(0..rows * 2 * ff), ff)?;
         gpu.copy(out.slice_mut(0..rows * d), acts.mid.slice(0..rows * d))?;
-        let down = self.weights(&self.places[layer].down);
-        linear_fwd(gpu, self.products, out.slice_mut(0..rows * d), scratch.act.slice(0..rows * ff), down, ff, true)
+        let Scratch { act, low, .. } = scratch;
+        let down = &self.projections[layer].down;
+        self.project(down, out.slice_mut(0..rows * d), act.slice(0..rows * ff), true, low)
     }
 
     /// All that a block's backward needs, from acts.x: the forward up to gate and up.
@@ -131,8 +135,8 @@ impl<E: Precision> GpuTransformer<E> {
         positions: &Buffer<u32>,
         attend: Attend<'_, E>,
     ) -> Result<(), CudaError> {
-        let (gpu, by, config, heads, places) =
-            (&self.gpu, self.products, &self.config, self.heads, &self.places[layer]);
+        let (gpu, config, heads) = (&self.gpu, &self.config, self.heads);
+        let (places, projections) = (&self.places[layer], &self.projections[layer]);
         let (rows, d, ff, row) = (positions.len(), config.d_model, config.d_ff, heads.row());
         let (eps, plain) = (config.norm_eps as f32, Layout::plain(rows, d));
         let stream = 0..rows * d;
@@ -144,8 +148,9 @@ impl<E: Precision> GpuTransformer<E> {
         if let Some(bias) = &places.qkv_bias {
             bias_fwd(gpu, raw.slice_mut(0..rows * row), self.weights(bias))?;
         }
-        let (normed, w) = (scratch.normed.slice(stream.clone()), self.weights(&places.qkv));
-        linear_fwd(gpu, by, raw.slice_mut(0..rows * row), normed, w, d, places.qkv_bias.is_some())?;
+        let (to, normed, on_bias) =
+            (raw.slice_mut(0..rows * row), scratch.normed.slice(stream.clone()), places.qkv_bias.is_some());
+        self.project(&projections.qkv, to, normed, on_bias, &mut scratch.low)?;
         if let (Some(q_norm), Some(k_norm)) = (&places.q_norm, &places.k_norm) {
             let (q, k) = head_layouts(heads, rows);
             let (all, keys) = (0..rows * row, heads.q_width()..rows * row);
@@ -170,14 +175,14 @@ impl<E: Precision> GpuTransformer<E> {
             }
         }
         gpu.copy(acts.mid.slice_mut(stream.clone()), acts.x.slice(stream.clone()))?;
-        let (attention, w) = (acts.attention.slice(0..rows * heads.q_width()), self.weights(&places.o));
-        linear_fwd(gpu, by, acts.mid.slice_mut(stream.clone()), attention, w, heads.q_width(), true)?;
+        let (to, attention) = (acts.mid.slice_mut(stream.clone()), acts.attention.slice(0..rows * heads.q_width()));
+        self.project(&projections.o, to, attention, true, &mut scratch.low)?;
 
         let (normed, rstd) = (scratch.normed.slice_mut(stream.clone()), acts.mid_rstd.slice_mut(0..rows));
         let gain = self.weights(&places.post_norm);
         rmsnorm_fwd(gpu, normed, d, rstd, acts.mid.slice(stream.clone()), gain, eps, plain)?;
-        let (normed, w) = (scratch.normed.slice(stream), self.weights(&places.gate_up));
-        linear_fwd(gpu, by, acts.gate_up.slice_mut(0..rows * 2 * ff), normed, w, d, false)
+        let (to, normed) = (acts.gate_up.slice_mut(0..rows * 2 * ff), scratch.normed.slice(stream));
+        self.project(&projections.gate_up, to, normed, false, &mut scratch.low)
     }
 
     /// RoPE on q (which is also scaled by 1/√hd) and k; `backward` is its gradient.
@@ -199,23 +204,26 @@ impl<E: Precision> GpuTransformer<E> {
         scratch: &mut Scratch<E>,
         batch: &Batch,
     ) -> Result<(), CudaError> {
-        let (gpu, config, heads, places) = (&self.gpu, &self.config, self.heads, &self.places[layer]);
+        let (gpu, config, heads) = (&self.gpu, &self.config, self.heads);
+        let (places, projections) = (&self.places[layer], &self.projections[layer]);
         let (rows, d, ff) = (batch.rows, config.d_model, config.d_ff);
         let (stream, acted, wide) = (0..rows * d, 0..rows * ff, 0..rows * 2 * ff);
         let attended = 0..rows * heads.q_width();
 
         // out = mid + swiglu(gate, up)·Wdᵀ
         swiglu_fwd(gpu, scratch.act.slice_mut(acted.clone()), acts.gate_up.slice(wide.clone()), ff)?;
-        let (dact, act) = (&mut scratch.dact, &scratch.act);
-        self.linear_bwd(dact, dx, act, &places.down, ff, rows, grads)?;
+        let (dact, act) = (scratch.dact.slice_mut(acted.clone()), scratch.act.slice(acted.clone()));
+        self.project_bwd(&projections.down, dact, dx.slice(stream.clone()), act, grads, &mut scratch.low)?;
         let (dgate_up, dact) = (scratch.dgate_up.slice_mut(wide.clone()), scratch.dact.slice(acted));
         swiglu_bwd(gpu, dgate_up, dact, acts.gate_up.slice(wide), ff)?;
         // gate, up = norm(mid)·Wᵀ; the norm's output is computed again
-        self.norm_bwd(&acts.mid, &acts.mid_rstd, &places.post_norm, &places.gate_up, dx, grads, scratch, rows, false)?;
+        let gate_up = &projections.gate_up;
+        self.norm_bwd(&acts.mid, &acts.mid_rstd, &places.post_norm, gate_up, dx, grads, scratch, rows, false)?;
 
         // mid = x + attention·Woᵀ
-        let dattention = &mut scratch.dattention;
-        self.linear_bwd(dattention, dx, &acts.attention, &places.o, heads.q_width(), rows, grads)?;
+        let (dattention, attention) =
+            (scratch.dattention.slice_mut(attended.clone()), acts.attention.slice(attended.clone()));
+        self.project_bwd(&projections.o, dattention, dx.slice(stream.clone()), attention, grads, &mut scratch.low)?;
         let (dqkv, dout, out) = (
             scratch.dqkv.slice_mut(0..rows * heads.row()),
             scratch.dattention.slice(attended.clone()),
@@ -229,29 +237,12 @@ impl<E: Precision> GpuTransformer<E> {
             self.head_norms_bwd(acts, q_norm, k_norm, grads, scratch, rows)?;
         }
         // q, k, v = norm(x)·Wᵀ + b
-        if let Some(bias) = &places.qkv_bias {
+        if let (Some(bias), None) = (&places.qkv_bias, &self.lora) {
             let (db, dqkv) = (grads.slice_mut(bias.clone()), scratch.dqkv.slice(0..rows * heads.row()));
             bias_bwd(gpu, db, dqkv, scratch.pieces.view_mut())?;
         }
-        debug_assert!(stream.end <= dx.len());
-        self.norm_bwd(&acts.x, &acts.x_rstd, &places.input_norm, &places.qkv, dx, grads, scratch, rows, true)
-    }
-
-    /// dx = dy·W, and the weight's gradient dyᵀ·x, of the weight at `place` with rows of `input`.
-    fn linear_bwd(
-        &self,
-        dx: &mut Buffer<E>,
-        dy: &Buffer<E>,
-        x: &Buffer<E>,
-        place: &Range<usize>,
-        input: usize,
-        rows: usize,
-        grads: &mut Buffer<f32>,
-    ) -> Result<(), CudaError> {
-        let (gpu, by, out) = (&self.gpu, self.products, place.len() / input);
-        let (dy, x) = (dy.slice(0..rows * out), x.slice(0..rows * input));
-        linear_bwd_input(gpu, by, dx.slice_mut(0..rows * input), dy, self.weights(place), input, false)?;
-        linear_bwd_weight(gpu, by, grads.slice_mut(place.clone()), dy, x, input)
+        let qkv = &projections.qkv;
+        self.norm_bwd(&acts.x, &acts.x_rstd, &places.input_norm, qkv, dx, grads, scratch, rows, true)
     }
 
     /// Through y = norm(x)·Wᵀ, from dy in the scratch (of q, k, v or of gate, up): adds to dx, to the weight's gradient and to the gain's.
@@ -260,7 +251,7 @@ impl<E: Precision> GpuTransformer<E> {
         x: &Buffer<E>,
         rstd: &Buffer<f32>,
         norm: &Range<usize>,
-        weight: &Range<usize>,
+        projection: &Projection,
         dx: &mut Buffer<E>,
         grads: &mut Buffer<f32>,
         scratch: &mut Scratch<E>,
@@ -269,13 +260,20 @@ impl<E: Precision> GpuTransformer<E> {
     ) -> Result<(), CudaError> {
         let (gpu, d) = (&self.gpu, self.config.d_model);
         let (plain, stream, gain) = (Layout::plain(rows, d), 0..rows * d, self.weights(norm));
-        let Scratch { normed, rstd: again, dnormed, dgate_up, dqkv, pieces, .. } = scratch;
+        let Scratch { normed, rstd: again, dnormed, dgate_up, dqkv, low, pieces, .. } = scratch;
         let (y, again, eps) = (normed.slice_mut(stream.clone()), again.slice_mut(0..rows), self.config.norm_eps as f32);
         rmsnorm_fwd(gpu, y, d, again, x.slice(stream.clone()), gain, eps, plain)?;
-        let dy = if of_attention { dqkv } else { dgate_up };
-        self.linear_bwd(dnormed, dy, normed, weight, d, rows, grads)?;
+        let dy = if of_attention {
+            dqkv.slice(0..rows * self.heads.row())
+        } else {
+            dgate_up.slice(0..rows * 2 * self.config.d_ff)
+        };
+        let (to, normed) = (dnormed.slice_mut(stream.clone()), normed.slice(stream.clone()));
+        self.project_bwd(projection, to, dy, normed, grads, low)?;
         let (dy, x, rstd) = (dnormed.slice(stream.clone()), x.slice(stream.clone()), rstd.slice(0..rows));
-        rmsnorm_gain_bwd(gpu, grads.slice_mut(norm.clone()), dy, d, rstd, x, plain, pieces.view_mut())?;
+        if self.lora.is_none() {
+            rmsnorm_gain_bwd(gpu, grads.slice_mut(norm.clone()), dy, d, rstd, x, plain, pieces.view_mut())?;
+        }
         rmsnorm_bwd(gpu, dx.slice_mut(stream), dy, d, rstd, x, gain, plain, true)
     }
 
@@ -297,7 +295,9 @@ impl<E: Precision> GpuTransformer<E> {
         for (norm, layout, rstd, from) in [(q_norm, q, &acts.q_rstd, 0), (k_norm, k, &acts.k_rstd, heads.q_width())] {
             let (dy, x, rstd) =
                 (dqkv.slice(from..all.end), acts.raw.slice(from..all.end), rstd.slice(0..rows * layout.heads));
-            rmsnorm_gain_bwd(gpu, grads.slice_mut(norm.clone()), dy, row, rstd, x, layout, pieces.view_mut())?;
+            if self.lora.is_none() {
+                rmsnorm_gain_bwd(gpu, grads.slice_mut(norm.clone()), dy, row, rstd, x, layout, pieces.view_mut())?;
+            }
             let to = draw.slice_mut(from..all.end);
             rmsnorm_bwd(gpu, to, dy, row, rstd, x, self.weights(norm), layout, false)?;
         }

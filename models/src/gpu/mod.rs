@@ -3,49 +3,37 @@
 //! It is [`crate::transformer`] once more, op by op in the same order and with the same saved values, over device buffers; read that one
 //! first. Weights are resident once: in f32 the optimiser's master copy is what the products read, in bf16 they read a rounded copy
 //! beside it. What crosses the border to the host is token ids, tables of a batch, seeds and one number a target, nothing that grows
-//! with the model's width or its vocabulary.
+//! with the model's width or its vocabulary. With adapters the base is frozen and lies there in the activations' number type alone.
 
 mod decode;
 mod head;
 mod layer;
+mod learner;
+mod projection;
+mod weights;
+
+pub use weights::Precision;
 
 pub use decode::{Decoding, Draw, DrawError, GpuCache, Outcome};
 
 use crate::config::Config;
+use crate::lora::Lora;
 use crate::ops::head::{PerTarget, Target};
 use crate::ops::rope::RopeTable;
-use crate::optim::{AdamWSettings, Step};
+use crate::optim::AdamWSettings;
 use crate::params::{Params, Table};
 use crate::token_tree::TokenTree;
 use crate::transformer::Places;
-use half::bf16;
 use layer::{LayerActivations, Scratch};
+use learner::Learner;
+use projection::Projections;
 use ragen_cuda::gemm::Products;
-use ragen_cuda::kernels::adamw::{self, Coefficients, adamw_step, grad_norm};
 use ragen_cuda::kernels::attention::{Cached, Heads, Segment, Tree};
 use ragen_cuda::kernels::embedding::{RowsByToken, embedding_bwd, embedding_fwd};
-use ragen_cuda::{Buffer, CudaError, Element, Gpu, View};
+use ragen_cuda::{Buffer, CudaError, Gpu, View};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A number type of activations on the GPU, and where the products find weights in it.
-pub trait Precision: Element {
-    /// The weights that products read: the master itself, or the rounded copy.
-    fn weights<'a>(master: &'a Buffer<f32>, copy: &'a Option<Buffer<Self>>) -> View<'a, Self>;
-}
-
-impl Precision for f32 {
-    fn weights<'a>(master: &'a Buffer<f32>, _: &'a Option<Buffer<f32>>) -> View<'a, f32> {
-        master.view()
-    }
-}
-
-impl Precision for bf16 {
-    fn weights<'a>(master: &'a Buffer<f32>, copy: &'a Option<Buffer<bf16>>) -> View<'a, bf16> {
-        debug_assert_eq!(copy.as_ref().map(Buffer::len), Some(master.len()));
-        copy.as_ref().expect("bf16 weights have a rounded copy").view()
-    }
-}
+use weights::Weights;
 
 /// A model on the GPU: its shape, its weights, and what trains them.
 pub struct GpuTransformer<E> {
@@ -55,29 +43,28 @@ pub struct GpuTransformer<E> {
     pub optimiser: AdamWSettings,
     gpu: Gpu,
     products: Products,
-    table: Arc<Table>,
+    base: Weights<E>,
+    lora: Option<Adapters<E>>,
     heads: Heads,
     places: Vec<Places>,
+    projections: Vec<Projections>,
     embedding: Range<usize>,
     final_norm: Range<usize>,
     lm_head: Range<usize>,
+    /// Weight and bias, among what is trained.
     value_head: Option<(Range<usize>, Range<usize>)>,
-    master: Buffer<f32>,
-    copy: Option<Buffer<E>>,
     /// Cosines and sines, `[positions, 2, head_dim / 2]`.
     rope: Buffer<f32>,
     positions: usize,
-    trained: Option<Trained>,
+    learner: Option<Learner>,
 }
 
-/// Gradients and moments, and what a step needs besides.
-struct Trained {
-    grads: Buffer<f32>,
-    m: Buffer<f32>,
-    v: Buffer<f32>,
-    norm: Buffer<f64>,
-    pieces: Buffer<f64>,
-    steps: u64,
+/// The adapters of a model whose base weights are frozen.
+struct Adapters<E> {
+    settings: Lora,
+    weights: Weights<E>,
+    /// Off while the base alone is asked for.
+    active: bool,
 }
 
 /// What attention goes over.
@@ -135,62 +122,87 @@ impl<E: Precision> Activations<E> {
             inputs: (0..if recompute { config.n_layers } else { 0 }).map(|_| stream()).collect::<Result<_, _>>()?,
             out: stream()?,
             dx: stream()?,
-            scratch: Scratch::new(gpu, config, model.heads, capacity, true)?,
+            scratch: Scratch::new(model, capacity, true)?,
             head: head::Rows::new(gpu, config, head_rows)?,
         })
     }
 }
 
 impl<E: Precision> GpuTransformer<E> {
-    /// A model of this shape with these weights on the device.
+    /// A model of this shape with these weights on the device; [`GpuTransformer::train`] makes it one that learns.
     ///
     /// **Panics** when the weights belong to another shape, or heads are wider than there are kernels for.
     ///
     /// **Errors** [`CudaError`].
     pub fn new(gpu: Gpu, products: Products, config: Config, params: &Params) -> Result<Self, CudaError> {
         assert_eq!(*params.table, Table::new(&config), "the weights are those of this shape");
-        let (table, positions) = (params.table.clone(), config.max_positions);
-        let range = |name: &str| table.find(name).map(|e| e.range());
-        let embedding = range("model.embed_tokens.weight").unwrap_or_default();
+        let base = Weights::new(&gpu, params, false)?;
+        Self::assemble(gpu, products, config, base, None)
+    }
+
+    /// A model that never learns, a reference say: its weights lie on the device in E alone.
+    ///
+    /// **Panics** and **Errors** as [`GpuTransformer::new`].
+    pub fn frozen(gpu: Gpu, products: Products, config: Config, params: &Params) -> Result<Self, CudaError> {
+        assert_eq!(*params.table, Table::new(&config), "the weights are those of this shape");
+        let base = Weights::new(&gpu, params, true)?;
+        Self::assemble(gpu, products, config, base, None)
+    }
+
+    /// A model with frozen weights and adapters that are trained, over [`Lora::table`]; a value head is among the latter.
+    ///
+    /// **Panics** when weights or adapters belong to another shape, and when the weights have a value head.
+    ///
+    /// **Errors** [`CudaError`].
+    pub fn with_adapters(
+        gpu: Gpu,
+        products: Products,
+        config: Config,
+        base: &Params,
+        settings: Lora,
+        adapters: &Params,
+    ) -> Result<Self, CudaError> {
+        let without_value = Config { value_head: false, ..config.clone() };
+        assert_eq!(*base.table, Table::new(&without_value), "the weights are those of this shape");
+        assert_eq!(*adapters.table, settings.table(&config), "the adapters are those of this shape");
+        let (base, weights) = (Weights::new(&gpu, base, true)?, Weights::new(&gpu, adapters, false)?);
+        Self::assemble(gpu, products, config, base, Some(Adapters { settings, weights, active: true }))
+    }
+
+    fn assemble(
+        gpu: Gpu,
+        products: Products,
+        config: Config,
+        base: Weights<E>,
+        lora: Option<Adapters<E>>,
+    ) -> Result<Self, CudaError> {
+        let range = |table: &Table, name: &str| table.find(name).map(|e| e.range());
+        let (table, positions) = (base.table.clone(), config.max_positions);
+        let adapters = lora.as_ref().map(|lora| (&lora.settings, &*lora.weights.table));
+        let trained = adapters.map_or(&*table, |(_, table)| table);
+        let embedding = range(&table, "model.embed_tokens.weight").unwrap_or_default();
+        let places: Vec<Places> = (0..config.n_layers).map(|l| Places::new(&table, &config, l)).collect();
+        let projections = places.iter().enumerate().map(|(l, places)| Projections::new(&config, places, l, adapters));
         let rope = RopeTable::new(&config.rope, config.head_dim, positions, positions);
         let turns: Vec<f32> = (0..positions).flat_map(|p| [rope.row(p).0, rope.row(p).1].concat()).collect();
-        let mut model = GpuTransformer {
+        Ok(GpuTransformer {
             heads: Heads { n_heads: config.n_heads, n_kv_heads: config.n_kv_heads, head_dim: config.head_dim },
-            places: (0..config.n_layers).map(|l| Places::new(&table, &config, l)).collect(),
-            lm_head: range("lm_head.weight").unwrap_or_else(|| embedding.clone()),
+            projections: projections.collect(),
+            places,
+            lm_head: range(&table, "lm_head.weight").unwrap_or_else(|| embedding.clone()),
             embedding,
-            final_norm: range("model.norm.weight").unwrap_or_default(),
-            value_head: range("value_head.weight").zip(range("value_head.bias")),
-            master: gpu.buffer("the weights", table.len())?,
-            copy: if size_of::<E>() == 4 { None } else { Some(gpu.buffer("the rounded weights", table.len())?) },
+            final_norm: range(&table, "model.norm.weight").unwrap_or_default(),
+            value_head: range(trained, "value_head.weight").zip(range(trained, "value_head.bias")),
             rope: gpu.upload("RoPE's table", &turns)?,
-            trained: None,
+            learner: None,
             optimiser: AdamWSettings::default(),
-            table,
+            base,
+            lora,
             positions,
             products,
             config,
             gpu,
-        };
-        model.set_params(params)?;
-        Ok(model)
-    }
-
-    /// Makes gradients and moments, all zeros, so that the model can be trained.
-    ///
-    /// **Errors** [`CudaError::Memory`].
-    pub fn train(&mut self, optimiser: AdamWSettings) -> Result<(), CudaError> {
-        let (gpu, n) = (&self.gpu, self.table.len());
-        self.optimiser = optimiser;
-        self.trained = Some(Trained {
-            grads: gpu.zeros("the gradients", n)?,
-            m: gpu.zeros("the first moments", n)?,
-            v: gpu.zeros("the second moments", n)?,
-            norm: gpu.zeros("the gradients' norm", 1)?,
-            pieces: gpu.zeros("pieces of the gradients' norm", adamw::pieces(n))?,
-            steps: 0,
-        });
-        Ok(())
+        })
     }
 
     /// The longest context, in tokens.
@@ -198,40 +210,66 @@ impl<E: Precision> GpuTransformer<E> {
         self.positions
     }
 
-    /// The weights, copied to the host.
+    /// The base weights, copied to the host: frozen ones as they were rounded.
     ///
     /// **Errors** [`CudaError`].
     pub fn params(&self) -> Result<Params, CudaError> {
-        Ok(Params { table: self.table.clone(), data: self.gpu.to_vec(self.master.view())? })
+        self.base.read(&self.gpu)
     }
 
-    /// Replaces the weights.
-    ///
-    /// **Panics** when they belong to another shape.
+    /// What is trained, copied to the host: the adapters if there are any (and the value head with them), else the weights.
     ///
     /// **Errors** [`CudaError`].
-    pub fn set_params(&mut self, params: &Params) -> Result<(), CudaError> {
-        assert_eq!(*params.table, *self.table, "the weights are those of this shape");
-        self.gpu.write(self.master.view_mut(), &params.data)?;
-        match &mut self.copy {
-            None => Ok(()),
-            Some(copy) => {
-                let rounded: Vec<E> = params.data.iter().map(|&w| E::from_f32(w)).collect();
-                self.gpu.write(copy.view_mut(), &rounded)
-            }
+    pub fn trained(&self) -> Result<Params, CudaError> {
+        self.trained_weights().read(&self.gpu)
+    }
+
+    /// Names, shapes and offsets of what is trained.
+    pub fn trained_table(&self) -> &Arc<Table> {
+        &self.trained_weights().table
+    }
+
+    /// Replaces what is trained.
+    ///
+    /// **Panics** when it belongs to another shape.
+    ///
+    /// **Errors** [`CudaError`].
+    pub fn set_trained(&mut self, params: &Params) -> Result<(), CudaError> {
+        self.lora.as_mut().map_or(&mut self.base, |lora| &mut lora.weights).write(&self.gpu, params)
+    }
+
+    /// Which adapters the model has.
+    pub fn lora(&self) -> Option<&Lora> {
+        self.lora.as_ref().map(|lora| &lora.settings)
+    }
+
+    /// The weights with the adapters merged into them, on the host.
+    ///
+    /// **Errors** [`CudaError`].
+    pub fn merged(&self) -> Result<Params, CudaError> {
+        let mut params = self.params()?;
+        if let Some(lora) = &self.lora {
+            lora.settings.merge(&self.config, &mut params, &lora.weights.read(&self.gpu)?);
         }
+        Ok(params)
     }
 
-    /// The gradients gathered since the last update, copied to the host; `None` before [`GpuTransformer::train`].
-    ///
-    /// **Errors** [`CudaError`].
-    pub fn gradients(&self) -> Result<Option<Vec<f32>>, CudaError> {
-        self.trained.as_ref().map(|trained| self.gpu.to_vec(trained.grads.view())).transpose()
+    /// What `of` makes of the model without its adapters.
+    pub fn without_adapters<T>(&mut self, of: impl FnOnce(&Self) -> T) -> T {
+        let set = |model: &mut Self, active| model.lora.iter_mut().for_each(|lora| lora.active = active);
+        set(self, false);
+        let outcome = of(self);
+        set(self, true);
+        outcome
     }
 
-    /// The weights at a place, as the products read them.
+    /// The base weights at a place, as products read them.
     fn weights(&self, place: &Range<usize>) -> View<'_, E> {
-        E::weights(&self.master, &self.copy).slice(place.clone())
+        self.base.view(place)
+    }
+
+    fn trained_weights(&self) -> &Weights<E> {
+        self.lora.as_ref().map_or(&self.base, |lora| &lora.weights)
     }
 
     /// Runs all blocks over the token tree and leaves in `acts` what [`GpuTransformer::values`] and [`GpuTransformer::backward`] need.
@@ -279,7 +317,7 @@ impl<E: Precision> GpuTransformer<E> {
     /// Adds the gradient of the objective whose derivatives with respect to the targets' values are `seeds`. The two sides of a tied embedding
     /// add to the same numbers, the head's first.
     ///
-    /// **Panics** without a forward before it, or before [`GpuTransformer::train`].
+    /// **Panics** without a forward before it, before [`GpuTransformer::train`], and while the adapters of a model that has them are off.
     ///
     /// **Errors** [`CudaError`].
     pub fn backward(
@@ -289,11 +327,12 @@ impl<E: Precision> GpuTransformer<E> {
         temperature: f32,
         seeds: &PerTarget<f32>,
     ) -> Result<(), CudaError> {
+        assert!(self.lora.as_ref().is_none_or(|lora| lora.active), "adapters that are off are not trained");
         // Taken out for the while, since the model's weights are read beside it.
-        let mut trained = self.trained.take().expect("`train` comes before `backward`");
+        let mut learner = self.learner.take().expect("`train` comes before `backward`");
         let batch = acts.batch.take().expect("backward follows a forward");
-        let outcome = self.backward_into(&mut trained.grads, acts, &batch, targets, temperature, seeds);
-        (self.trained, acts.batch) = (Some(trained), Some(batch));
+        let outcome = self.backward_into(&mut learner.grads, acts, &batch, targets, temperature, seeds);
+        (self.learner, acts.batch) = (Some(learner), Some(batch));
         outcome
     }
 
@@ -320,46 +359,10 @@ impl<E: Precision> GpuTransformer<E> {
                 std::mem::swap(&mut block.x, &mut inputs[l]);
             }
         }
+        if self.lora.is_some() {
+            return Ok(());
+        }
         let dtable = grads.slice_mut(self.embedding.clone());
         embedding_bwd(&self.gpu, dtable, acts.dx.slice(0..n), &batch.by_token, d)
-    }
-
-    /// One optimiser step on the gradients gathered, which are then zeroed. A norm that is not finite changes nothing.
-    ///
-    /// **Panics** before [`GpuTransformer::train`].
-    ///
-    /// **Errors** [`CudaError`].
-    pub fn update(&mut self, lr: f64) -> Result<Step, CudaError> {
-        let gpu = &self.gpu;
-        let Trained { grads, m, v, norm, pieces, steps } =
-            self.trained.as_mut().expect("`train` comes before `update`");
-        grad_norm(gpu, norm.view_mut(), grads.view(), pieces.view_mut())?;
-        let c = coefficients(&self.optimiser, *steps + 1, lr);
-        let copy = self.copy.as_mut().map(Buffer::view_mut);
-        let (m, v, master) = (m.view_mut(), v.view_mut(), self.master.view_mut());
-        adamw_step(gpu, copy, master, m, v, grads.view(), norm.view(), &c)?;
-        gpu.zero(grads.view_mut())?;
-        let mut grad_norm = [0.0];
-        gpu.read(&mut grad_norm, norm.view())?;
-        let skipped = !grad_norm[0].is_finite();
-        *steps += u64::from(!skipped);
-        Ok(Step { grad_norm: grad_norm[0], skipped })
-    }
-}
-
-/// The numbers of optimiser step `step`, counted from 1.
-fn coefficients(settings: &AdamWSettings, step: u64, lr: f64) -> Coefficients {
-    let AdamWSettings { beta1, beta2, eps, weight_decay, clip_norm } = *settings;
-    let correction = |beta: f64| 1.0 - crate::math::pow(beta, step as f64);
-    Coefficients {
-        clip_norm: clip_norm.unwrap_or(-1.0),
-        beta1: beta1 as f32,
-        beta2: beta2 as f32,
-        gain1: (1.0 - beta1) as f32,
-        gain2: (1.0 - beta2) as f32,
-        root_scale: (1.0 / correction(beta2).sqrt()) as f32,
-        eps: eps as f32,
-        keep: (1.0 - lr * weight_decay) as f32,
-        rate: (lr / correction(beta1)) as f32,
     }
 }

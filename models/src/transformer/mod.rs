@@ -12,7 +12,7 @@ pub use crate::config::{Config, ConfigError, Family, Fault, Rope, RopeScaling, S
 pub use decode::Append;
 
 use crate::device::Cpu;
-use crate::lora::{Lora, Module};
+use crate::lora::{Lora, Module, Place};
 use crate::memory::head_rows;
 use crate::ops::attention::{Heads, attention_fwd};
 use crate::ops::embedding::{embedding_bwd, embedding_fwd};
@@ -27,7 +27,7 @@ use crate::threads::Shards;
 use crate::token_tree::TokenTree;
 pub(crate) use layer::Places;
 use layer::{LayerActivations, PackedLayer, Scratch, sized};
-use projection::Adapter;
+use projection::{Adapter, Projection};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -176,30 +176,15 @@ impl Transformer {
     /// Says where each adapter lies and which columns it adds to.
     fn place_adapters(&mut self) {
         let Some(lora) = &self.lora else { return };
-        let (config, heads) = (&self.config, self.heads);
         for (l, layer) in self.layers.iter_mut().enumerate() {
-            for module in &lora.settings.targets {
-                let (from, projection) = match module {
-                    Module::Q => (0, &mut layer.qkv),
-                    Module::K => (heads.k_column(0), &mut layer.qkv),
-                    Module::V => (heads.v_column(0), &mut layer.qkv),
-                    Module::O => (0, &mut layer.o),
-                    Module::Gate => (0, &mut layer.gate_up),
-                    Module::Up => (config.d_ff, &mut layer.gate_up),
-                    Module::Down => (0, &mut layer.down),
-                };
-                let place = |part: &str| {
-                    let name = format!("{}.{part}.weight", module.path(l));
-                    lora.params.table.find(&name).map(|e| e.range()).unwrap_or_default()
-                };
-                let columns = from..from + module.widths(config).0;
-                projection.adapters.push(Adapter {
-                    columns,
-                    a: place("lora_A"),
-                    b: place("lora_B"),
-                    ..Adapter::default()
-                });
-            }
+            let place = |projection: &mut Projection, modules: &[Module]| {
+                let places = lora.settings.places(&self.config, &lora.params.table, l, modules);
+                projection.adapters = places.into_iter().map(|place| Adapter { place, ..Adapter::default() }).collect();
+            };
+            place(&mut layer.qkv, Module::QKV);
+            place(&mut layer.o, &[Module::O]);
+            place(&mut layer.gate_up, Module::GATE_UP);
+            place(&mut layer.down, &[Module::Down]);
         }
     }
 
@@ -319,7 +304,7 @@ impl Transformer {
         let (w, rank, precision) = (&lora.params.data, lora.settings.rank, self.precision);
         for layer in &mut self.layers {
             for projection in [&mut layer.qkv, &mut layer.o, &mut layer.gate_up, &mut layer.down] {
-                for Adapter { columns, a, b, a_packed, b_packed } in &mut projection.adapters {
+                for Adapter { place: Place { columns, a, b }, a_packed, b_packed } in &mut projection.adapters {
                     a_packed.pack(cpu, precision, &w[a.clone()], rank, a.len() / rank);
                     b_packed.pack(cpu, precision, &w[b.clone()], columns.len(), rank);
                 }

@@ -5,6 +5,7 @@
 
 use super::layer::sized;
 use crate::device::Cpu;
+use crate::lora::Place;
 use crate::ops::gemm::{Left, Right, gemm, gemm_strided};
 use crate::ops::linear::{Linear, linear_bwd_input, linear_bwd_weight, linear_fwd, linear_fwd_columns};
 use std::ops::Range;
@@ -16,15 +17,12 @@ pub(super) struct Projection {
     pub adapters: Vec<Adapter>,
 }
 
-/// One adapter: A `[rank, in]` and B `[columns, rank]`.
+/// One adapter.
 #[derive(Clone, Default)]
 pub(super) struct Adapter {
-    /// The columns of the output that it adds to.
-    pub columns: Range<usize>,
-    /// Where A and B lie in the flat buffer of what is trained.
-    pub a: Range<usize>,
-    pub b: Range<usize>,
-    /// The same, packed.
+    /// Where it lies.
+    pub place: Place,
+    /// A and B, packed.
     pub a_packed: Linear,
     pub b_packed: Linear,
 }
@@ -53,7 +51,7 @@ impl Projection {
         let Some(scale) = scale else { return };
         for adapter in &self.adapters {
             adapter.down(cpu, x, scale, low);
-            let from = adapter.columns.start;
+            let from = adapter.place.columns.start;
             linear_fwd_columns(cpu, &mut y[from..], self.base.out(), low, &adapter.b_packed);
         }
     }
@@ -79,26 +77,18 @@ impl Projection {
             Trained::Adapters { numbers, scale } => {
                 let [low, dlow] = low;
                 for adapter in &self.adapters {
-                    let (from, width, rank) = (adapter.columns.start, adapter.columns.len(), adapter.rank());
+                    let (Place { columns, a, b }, rank) = (&adapter.place, adapter.rank());
+                    let (from, width) = (columns.start, columns.len());
                     adapter.down(cpu, x, *scale, low);
                     let dy_t = Left { data: &dy[from..], row: 1, step: out };
-                    gemm(
-                        cpu,
-                        width,
-                        rank,
-                        rows,
-                        dy_t,
-                        Right::Rows(low, precision),
-                        &mut grads[adapter.b.clone()],
-                        true,
-                    );
+                    gemm(cpu, width, rank, rows, dy_t, Right::Rows(low, precision), &mut grads[b.clone()], true);
                     let dlow = sized(dlow, rows * rank);
                     let dy = Left { data: &dy[from..], row: out, step: 1 };
-                    gemm(cpu, rows, rank, width, dy, Right::Rows(&numbers[adapter.b.clone()], precision), dlow, false);
+                    gemm(cpu, rows, rank, width, dy, Right::Rows(&numbers[b.clone()], precision), dlow, false);
                     dlow.iter_mut().for_each(|x| *x *= scale);
-                    let da = &mut grads[adapter.a.clone()];
+                    let da = &mut grads[a.clone()];
                     gemm(cpu, rank, input, rows, Left::transposed(dlow, rank), Right::Rows(x, precision), da, true);
-                    let a = Right::Rows(&numbers[adapter.a.clone()], precision);
+                    let a = Right::Rows(&numbers[a.clone()], precision);
                     gemm_strided(cpu, rows, input, rank, Left::rows(dlow, rank), a, dx, input, true);
                 }
             }
