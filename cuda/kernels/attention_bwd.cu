@@ -30,10 +30,16 @@ KERNEL(THREADS) attention_delta(float* delta, const element* dout, const element
     if (threadIdx.x % WARP == 0) delta[own] = sum;
 }
 
+#ifdef ELEMENT_BF16
+#define PRODUCTS (HEAD_DIM / 16)
+#else
+#define PRODUCTS 2 // in f32 they take many registers
+#endif
+
 // The product of 16 rows and eight rows over the head's width, one chain.
 DEVICE Accumulator dot_rows(Shared<element> a, Shared<element> b) {
     Accumulator c;
-#pragma unroll
+#pragma unroll PRODUCTS
     for (int d = 0; d < HEAD_DIM / 16; d++) mma(c, load_a(a + d * 16, LD), load_b(b + d * 16, LD));
     return c;
 }
@@ -169,7 +175,7 @@ KERNEL(THREADS) attention_bwd_kv(element* dqkv, const element* dout, const float
         }
         async_wait<0>();
         __syncthreads();
-#pragma unroll
+#pragma unroll 1 // dK and dV leave no registers for more at once
         for (int j = 0; j < TILE / 16; j++) {
             Accumulator p[2], ds[2]; // transposed: rows are keys
 #pragma unroll
