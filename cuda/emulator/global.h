@@ -6,8 +6,9 @@
 
 namespace emulator {
 
+// In the part of a thread's memory that is there from the start, or else no unit that says so of it could be opened once it was used.
 extern "C" {
-__thread Machine* machine = nullptr;
+__thread Machine* machine __attribute__((tls_model("initial-exec"))) = nullptr;
 }
 
 const u64 PAGE = 4096;
