@@ -13,7 +13,7 @@ pub struct Kernel {
     /// Threads of a block, as in its `KERNEL(…)`.
     pub threads: u32,
     /// The `HEAD_DIM`s that its source is compiled for; one 0 where it does not depend on the width of heads.
-    pub head_dims: &'static [u32],
+    pub head_dims: &'static [usize],
     /// Why it has a frame in local memory; `None` for a kernel that must not have one.
     pub frame: Option<&'static str>,
     /// Dynamic shared memory of a block at a shape.

@@ -142,14 +142,19 @@ fn work(s: &Shape, products: usize, q_rows: usize, kv_rows: usize, floats: usize
     }
 }
 
+/// A kernel of attention, in every width of heads.
+const fn attention(name: &'static str, source: &'static Source) -> Kernel {
+    Kernel { head_dims: &WIDTHS, ..Kernel::new(name, source, THREADS) }
+}
+
 const ATTENTION_FWD: Kernel = Kernel {
     shared_bytes: |s| forward_bytes(&Heads::of(s), s.element_bytes),
     work: |s| work(s, 2, 2, 1, 1),
-    ..Kernel::new("attention_fwd", &FORWARD, THREADS)
+    ..attention("attention_fwd", &FORWARD)
 };
 const KV_APPEND: Kernel = Kernel {
     work: |s| Work { bytes: (s.rows * 2 * Heads::of(s).kv_width() * s.element_bytes) as f64, flops: 0.0 },
-    ..Kernel::new("kv_append", &DECODE, THREADS)
+    ..attention("kv_append", &DECODE)
 };
 // One new token for each sequence of the shape.
 const ATTENTION_DECODE: Kernel = Kernel {
@@ -159,7 +164,7 @@ const ATTENTION_DECODE: Kernel = Kernel {
         let (keys, queries) = (s.rows * heads.kv_width(), s.rows / s.sequence * 2 * heads.q_width());
         Work { bytes: ((keys + queries) * s.element_bytes) as f64, flops: 4.0 * (s.rows * heads.q_width()) as f64 }
     },
-    ..Kernel::new("attention_decode", &DECODE, THREADS)
+    ..attention("attention_decode", &DECODE)
 };
 const ATTENTION_MERGE: Kernel = Kernel {
     work: |s| {
@@ -171,21 +176,21 @@ const ATTENTION_MERGE: Kernel = Kernel {
             flops: 2.0 * (partials * heads.head_dim) as f64,
         }
     },
-    ..Kernel::new("attention_merge", &DECODE, THREADS)
+    ..attention("attention_merge", &DECODE)
 };
 const ATTENTION_DELTA: Kernel = Kernel {
     work: |s| Work { flops: 2.0 * (s.rows * Heads::of(s).q_width()) as f64, ..work(s, 0, 2, 0, 1) },
-    ..Kernel::new("attention_delta", &BACKWARD, THREADS)
+    ..attention("attention_delta", &BACKWARD)
 };
 const ATTENTION_BWD_Q: Kernel = Kernel {
     shared_bytes: |s| Heads::of(s).staged(2 * KEYS + 2 * TILE, s.element_bytes),
     work: |s| work(s, 3, 3, 1, 2),
-    ..Kernel::new("attention_bwd_q", &BACKWARD, THREADS)
+    ..attention("attention_bwd_q", &BACKWARD)
 };
 const ATTENTION_BWD_KV: Kernel = Kernel {
     shared_bytes: |s| backward_kv_bytes(&Heads::of(s), s.element_bytes),
     work: |s| work(s, 4, 2, 2, 2),
-    ..Kernel::new("attention_bwd_kv", &BACKWARD, THREADS)
+    ..attention("attention_bwd_kv", &BACKWARD)
 };
 
 // The shape's first sequence as the prompt of all others.
