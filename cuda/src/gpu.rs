@@ -25,10 +25,14 @@ impl Gpu {
 
     /// The emulator: the same kernels, compiled by g++ and run on the CPU.
     ///
-    /// **Errors** [`CudaError::Unavailable`] without g++.
+    /// **Errors** [`CudaError::Unavailable`] without g++. **Panics** then where `RAGEN_REQUIRE_EMULATOR=1` says that no test may be skipped.
     #[cfg(feature = "emulator")]
     pub fn emulated() -> Result<Gpu, CudaError> {
-        Ok(Gpu::over(Arc::new(crate::driver::Emulator::new()?)))
+        let emulator = crate::driver::Emulator::new();
+        if let (Err(error), Some("1")) = (&emulator, std::env::var("RAGEN_REQUIRE_EMULATOR").ok().as_deref()) {
+            panic!("the emulator is required here: {error}");
+        }
+        Ok(Gpu::over(Arc::new(emulator?)))
     }
 
     /// The device behind a driver.

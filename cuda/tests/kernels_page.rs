@@ -14,7 +14,11 @@ fn the_page_has_every_kernel_and_what_it_moves_and_computes() {
     assert_eq!(found, wanted, "the example kernel_check makes the tables of docs/kernels.md anew with --write");
     let registers = page::section(&text, "registers").expect("docs/kernels.md has the section");
     for kernel in ragen_cuda::kernels::all() {
-        assert!(registers.contains(&format!("| {} |", kernel.name)), "{} is not in the table of registers", kernel.name);
+        assert!(
+            registers.contains(&format!("| {} |", kernel.name)),
+            "{} is not in the table of registers",
+            kernel.name
+        );
     }
 }
 

@@ -4,7 +4,8 @@
 //!     cargo run -p ragen-cuda --example kernel_check -- FOLDER [--write]
 //!
 //! FOLDER has `libnvrtc.so.*` and `libnvrtc-builtins.so.*`. With --write the tables of docs/kernels.md are made anew; otherwise they are
-//! compared. Those that the compiler's version reaches are of one version, see [`PAGE_VERSION`].
+//! compared; the table of registers by the version that it is of, [`PAGE_VERSION`]. Without a folder --write makes the table that needs
+//! no compiler.
 
 mod page;
 
@@ -15,7 +16,6 @@ use ragen_cuda::kernels::{self, Kernel, Shape};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::time::Instant;
 
 /// What is compiled for: Ampere, Hopper, Blackwell.
@@ -32,9 +32,19 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/kernels.md");
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (flags, folders): (Vec<&String>, Vec<&String>) = arguments.iter().partition(|a| a.starts_with("--"));
-    let ([folder], true) = (folders.as_slice(), flags.iter().all(|flag| *flag == "--write")) else {
-        eprintln!("usage: kernel_check FOLDER [--write]");
-        return ExitCode::from(2);
+    let write = match flags.as_slice() {
+        [] => false,
+        [flag] if *flag == "--write" => true,
+        _ => return usage(),
+    };
+    let mut check = Check::default();
+    let folder = match folders.as_slice() {
+        [folder] => folder,
+        [] if write => {
+            check.page((0, 0), true);
+            return check.end();
+        }
+        _ => return usage(),
     };
     let start = Instant::now();
     let nvrtc = match Nvrtc::open_in(Path::new(folder)) {
@@ -44,11 +54,11 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let (mut check, units) = (Check::default(), units());
+    let units = units();
     check.compile(&nvrtc, &units);
     check.frames();
     check.shared_memory();
-    check.page(nvrtc.version, !flags.is_empty());
+    check.page(nvrtc.version, write);
     let (major, minor) = nvrtc.version;
     println!(
         "NVRTC {major}.{minor}: {} kernels in {} units for {} architectures, {} s, {} faults",
@@ -58,10 +68,12 @@ fn main() -> ExitCode {
         start.elapsed().as_secs(),
         check.faults.len()
     );
-    for fault in &check.faults {
-        println!("{fault}");
-    }
-    if check.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    check.end()
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: kernel_check FOLDER [--write], or kernel_check --write");
+    ExitCode::from(2)
 }
 
 /// Every source for every element and width of heads that it is written for.
@@ -89,29 +101,20 @@ struct Check {
 }
 
 impl Check {
-    /// Compiles all units on two threads, the slowest kinds first.
+    /// Says what is wrong.
+    fn end(&self) -> ExitCode {
+        self.faults.iter().for_each(|fault| println!("{fault}"));
+        if self.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// Compiles all units, one after the other: NVRTC does no two at once in a process.
     fn compile(&mut self, nvrtc: &Nvrtc, units: &[Unit]) {
-        let mut jobs: Vec<(&Unit, u32)> = units.iter().flat_map(|unit| ARCHS.map(|arch| (unit, arch))).collect();
-        jobs.sort_by_key(|(unit, _)| (unit.head_dim, unit.element == Kind::F32));
-        let (jobs, done) = (Mutex::new(jobs), Mutex::new(Vec::new()));
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    loop {
-                        let Some((unit, arch)) = jobs.lock().unwrap().pop() else { break };
-                        let compiled = nvrtc.compile(unit, Arch(arch));
-                        done.lock().unwrap().push((unit, arch, compiled));
-                    }
-                });
-            }
-        });
-        for (unit, arch, compiled) in done.into_inner().unwrap() {
-            match compiled {
+        for (unit, arch) in units.iter().flat_map(|unit| ARCHS.map(|arch| (unit, arch))) {
+            match nvrtc.compile(unit, Arch(arch)) {
                 Err(error) => self.faults.push(error.to_string()),
                 Ok(compiled) => self.unit(unit, arch, &compiled),
             }
         }
-        self.faults.sort();
     }
 
     /// What the compiler said of a unit, against what the manifest says.

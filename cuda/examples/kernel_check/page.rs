@@ -41,8 +41,10 @@ pub fn registers_table(registers: &Registers, archs: &[u32]) -> String {
     for kernel in kernels::all() {
         let cell = |&(arch, element): &(u32, &'static str)| {
             let of =
-                |width: &usize| registers.get(&(kernel.name, *width, arch, element)).map_or("?".into(), u32::to_string);
-            kernel.head_dims.iter().map(of).collect::<Vec<String>>().join(" · ")
+                |&width: &usize| registers.get(&(kernel.name, width, arch, element)).map_or("?".into(), u32::to_string);
+            let all: Vec<String> = kernel.head_dims.iter().map(of).collect();
+            // One number where the width of heads does not matter.
+            if all.iter().all(|number| *number == all[0]) { all[0].clone() } else { all.join(" · ") }
         };
         let cells: Vec<String> = columns.iter().map(cell).collect();
         let widths: Vec<String> = kernel.head_dims.iter().filter(|&&width| width > 0).map(usize::to_string).collect();
@@ -52,13 +54,13 @@ pub fn registers_table(registers: &Registers, archs: &[u32]) -> String {
     table
 }
 
-/// A number as a reader wants it: three digits that count.
+/// A number as a reader wants it: three digits that count, nothing below a thousandth.
 fn three_digits(x: f64) -> String {
-    if x == 0.0 {
-        return "0".into();
+    if x > 0.0 && x < 0.001 {
+        return "< 0.001".into();
     }
-    let decimals = (2 - x.abs().log10().floor() as i32).max(0) as usize;
-    format!("{x:.decimals$}")
+    let decimals = (2 - x.max(0.001).log10().floor() as i32).clamp(0, 3) as usize;
+    if x == 0.0 { "0".into() } else { format!("{x:.decimals$}") }
 }
 
 /// What stands between the marks of a section.

@@ -1,0 +1,117 @@
+// A libcuda that does its work on the host, as late as the real one may: what is started waits in a list until somebody synchronises,
+// so host memory that is gone or changed by then shows. It has one GPU of 1 GiB and knows two kernels by name.
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+typedef int Result;
+static const Result SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700;
+
+static std::vector<std::function<void()>> work;
+static std::map<uint64_t, size_t> memory;
+static std::map<std::string, unsigned> functions; // name to the dynamic shared memory that it may have
+static int held = 0;                              // contexts, streams, modules, events and pinned memory not given back
+static bool current = false, broken = false;
+static const size_t TOTAL = size_t(1) << 30;
+
+static size_t used() {
+    size_t sum = 0;
+    for (auto& each : memory) sum += each.second;
+    return sum;
+}
+static Result later(std::function<void()> what) {
+    if (!current) return INVALID_VALUE;
+    work.push_back(what);
+    return SUCCESS;
+}
+
+extern "C" {
+int fake_held() { return held + int(memory.size()); }
+
+Result cuInit(unsigned) { return SUCCESS; }
+Result cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
+Result cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
+Result cuDeviceGet(int* device, int ordinal) { return *device = 40 + ordinal, SUCCESS; }
+Result cuDeviceGetName(char* name, int, int) { return strcpy(name, "Fake GPU"), SUCCESS; }
+Result cuDeviceGetAttribute(int* value, int attribute, int device) {
+    if (device != 40 || (attribute != 75 && attribute != 76)) return INVALID_VALUE;
+    return *value = attribute == 75 ? 9 : 0, SUCCESS;
+}
+Result cuDevicePrimaryCtxRetain(void** context, int) { return held++, *context = &held, SUCCESS; }
+Result cuDevicePrimaryCtxRelease_v2(int) { return held--, memory.clear(), SUCCESS; }
+Result cuCtxSetCurrent(void* context) { return current = context == &held, SUCCESS; }
+Result cuStreamCreate(void** stream, unsigned) { return held++, *stream = &work, SUCCESS; }
+Result cuStreamDestroy_v2(void*) { return held--, SUCCESS; }
+Result cuStreamSynchronize(void* stream) {
+    if (stream != &work) return INVALID_VALUE;
+    for (auto& each : work) each();
+    work.clear();
+    return broken ? ILLEGAL_ADDRESS : SUCCESS;
+}
+Result cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = TOTAL - used(), *total = TOTAL, SUCCESS; }
+Result cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+    if (bytes == 0 || !current) return INVALID_VALUE;
+    if (used() + bytes > TOTAL) return OUT_OF_MEMORY;
+    *address = uint64_t(aligned_alloc(256, (bytes + 255) / 256 * 256));
+    return memory[*address] = bytes, SUCCESS;
+}
+Result cuMemFree_v2(uint64_t address) {
+    if (!memory.count(address) || !work.empty()) return INVALID_VALUE; // work may still touch it
+    return free((void*)address), memory.erase(address), SUCCESS;
+}
+Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) { return held++, *pointer = malloc(bytes), SUCCESS; }
+Result cuMemFreeHost(void* pointer) { return held--, free(pointer), SUCCESS; }
+Result cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void*) {
+    return later([=] { memcpy((void*)to, from, bytes); });
+}
+Result cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void*) {
+    return later([=] { memcpy(to, (void*)from, bytes); });
+}
+Result cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
+    return later([=] { memcpy((void*)to, (void*)from, bytes); });
+}
+Result cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void*) {
+    return later([=] { memset((void*)to, value, bytes); });
+}
+Result cuModuleLoadData(void** module, const void* image) {
+    if (memcmp(image, "\x7f" "ELF", 4) != 0) return INVALID_VALUE;
+    return held++, *module = &functions, SUCCESS;
+}
+Result cuModuleUnload(void*) { return held--, SUCCESS; }
+Result cuModuleGetFunction(void** function, void*, const char* name) {
+    if (std::string(name) != "fill" && std::string(name) != "breaks") return NOT_FOUND;
+    auto each = functions.emplace(name, 48u << 10).first;
+    return *function = &*each, SUCCESS;
+}
+Result cuFuncSetAttribute(void* function, int attribute, int value) {
+    if (attribute != 8 || value > 227 << 10) return INVALID_VALUE;
+    return ((std::pair<const std::string, unsigned>*)function)->second = value, SUCCESS;
+}
+// KERNEL fill(float* x, u32 a, u64 b, float c, double d): x = a, b, c, d, blocks in x, y, z, threads, shared memory.
+Result cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned, unsigned shared, void*,
+                      void** args, void**) {
+    auto& kernel = *(std::pair<const std::string, unsigned>*)function;
+    if (shared > kernel.second) return INVALID_VALUE;
+    if (kernel.first == "breaks") return later([] { broken = true; });
+    float* to = *(float**)args[0];
+    float numbers[] = {float(*(uint32_t*)args[1]), float(*(uint64_t*)args[2]), *(float*)args[3], float(*(double*)args[4]), float(x), float(y),
+                       float(z), float(threads), float(shared)};
+    std::vector<float> values(numbers, numbers + 9);
+    return later([=] { memcpy(to, values.data(), 9 * sizeof(float)); });
+}
+Result cuEventCreate(void** event, unsigned) { return held++, *event = malloc(1), SUCCESS; }
+Result cuEventRecord(void*, void*) { return current ? SUCCESS : INVALID_VALUE; }
+Result cuEventSynchronize(void*) { return cuStreamSynchronize(&work); }
+Result cuEventElapsedTime(float* milliseconds, void*, void*) { return *milliseconds = 2.5f, SUCCESS; }
+Result cuEventDestroy_v2(void* event) { return held--, free(event), SUCCESS; }
+Result cuGetExportTable(const void**, const void*) { return NOT_FOUND; } // asked for by NVRTC, which does without
+Result cuGetErrorString(Result result, const char** text) {
+    *text = result == ILLEGAL_ADDRESS ? "an illegal memory access was encountered" : "the fake refuses";
+    return SUCCESS;
+}
+}

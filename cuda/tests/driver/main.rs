@@ -1,0 +1,128 @@
+//! The CUDA driver's side of the trait, held against a libcuda of our own that works on the host, late: the calls, their order and
+//! arguments, and the lives of what is handed over. What only a device can show is left to a device.
+
+use ragen_cuda::driver::{Arg, Driver, Kind, Launch, Nvidia, Source, Unit};
+use ragen_cuda::{CudaError, Gpu};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+static KERNELS: Source = Source {
+    file: "fill.cu",
+    text: "KERNEL(64) fill(float* x, u32 a, u64 b, float c, double d) { x[0] = a + b + c + d; }\nKERNEL(64) breaks() {}\n",
+};
+
+/// A folder with the fake driver and with NVRTC, made the one that libraries are looked for in; or why not.
+fn libraries(folder: &Path) -> Result<(), String> {
+    let nvrtc = std::env::var_os("RAGEN_CUDA_LIBRARIES").ok_or("RAGEN_CUDA_LIBRARIES names no folder with NVRTC")?;
+    for file in std::fs::read_dir(nvrtc).map_err(|e| e.to_string())?.flatten().map(|entry| entry.path()) {
+        let name = file.file_name().unwrap_or_default();
+        if name.to_string_lossy().starts_with("libnvrtc") {
+            std::os::unix::fs::symlink(&file, folder.join(name)).map_err(|e| e.to_string())?;
+        }
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/driver/fake_cuda.cc");
+    let arguments = ["-std=c++17", "-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"];
+    let built = Command::new("g++").args(arguments).arg(folder.join("libcuda.so.1")).arg(source).output();
+    let built = built.map_err(|e| format!("g++: {e}"))?;
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    // SAFETY: this program has one test, and nothing else reads the environment while it is changed.
+    unsafe {
+        std::env::set_var("RAGEN_CUDA_LIBRARIES", folder);
+        std::env::set_var("RAGEN_CACHE", folder.join("cache"));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_driver_is_asked_for_the_right_things_in_the_right_order() {
+    let folder = tempfile::tempdir().unwrap();
+    if ragen_cuda::is_available() {
+        return println!("skipped: a driver is here already");
+    }
+    if let Err(reason) = libraries(folder.path()) {
+        assert!(std::env::var_os("RAGEN_REQUIRE_NVRTC").is_none_or(|v| v != "1"), "{reason}");
+        return println!("skipped: {reason}");
+    }
+    let absent = Gpu::open(1).err().unwrap().to_string();
+    assert!(absent.contains("GPU 1 was asked for and the driver knows 1"), "{absent}");
+
+    let driver = Arc::new(Nvidia::open(0).unwrap());
+    let gpu = Gpu::over(driver.clone());
+    let name = gpu.name();
+    assert!(
+        name.starts_with("Fake GPU (sm_90), driver for CUDA 13.0, NVRTC ") && name.ends_with("no cuBLASLt"),
+        "{name}"
+    );
+    memory(&gpu);
+    launches(&gpu, &*driver);
+    // Another thread has no context of its own.
+    let there = std::thread::scope(|scope| scope.spawn(|| gpu.upload("x", &[7.0_f32]).unwrap()).join().unwrap());
+    assert_eq!(gpu.to_vec(there.view()).unwrap(), [7.0]);
+    drop(there);
+    fault(&gpu, &*driver);
+    drop((gpu, driver));
+    // SAFETY: the fake has the function, without arguments.
+    let held: i32 = unsafe {
+        let fake = libloading::Library::new(folder.path().join("libcuda.so.1")).unwrap();
+        fake.get::<unsafe extern "C" fn() -> i32>(b"fake_held").unwrap()()
+    };
+    assert_eq!(held, 0, "what was taken of the driver is given back");
+}
+
+fn memory(gpu: &Gpu) {
+    // Small ones pass through memory of the driver's own, a few times around; the large one does not.
+    for (len, times) in [(1, 3), (700_000, 20), (3_000_000, 2)] {
+        let mut buffers = Vec::new();
+        for time in 0..times {
+            // The data is gone when the driver comes to copy it, unless it was cared for.
+            let data: Vec<u32> = (0..len).map(|i| i * 31 + time).collect();
+            buffers.push(gpu.upload("numbers", &data).unwrap());
+        }
+        for (time, buffer) in (0..times).zip(&buffers) {
+            let data = gpu.to_vec(buffer.view()).unwrap();
+            assert!(data.iter().zip(0..len).all(|(x, i)| *x == i * 31 + time), "{len} numbers, time {time}");
+        }
+    }
+    let from = gpu.upload("from", &[1.0_f32, 2.0, 3.0]).unwrap();
+    let mut to = gpu.zeros::<f32>("to", 4).unwrap();
+    gpu.copy(to.slice_mut(1..3), from.slice(1..3)).unwrap();
+    assert_eq!(gpu.to_vec(to.view()).unwrap(), [0.0, 2.0, 3.0, 0.0]);
+
+    let error = gpu.zeros::<u8>("far too much", 2 << 30).err().unwrap();
+    let CudaError::Memory { what, wanted_bytes, free_bytes, total_bytes } = &error else { panic!("{error}") };
+    assert_eq!((what.as_str(), *wanted_bytes, *total_bytes), ("far too much", 2 << 30, 1 << 30));
+    assert!(*free_bytes < 1 << 30);
+    assert!(gpu.memory().unwrap().0 > (1 << 30) - 1_000, "all but the two small ones was given back");
+}
+
+fn launches(gpu: &Gpu, driver: &dyn Driver) {
+    let module = gpu.load(Unit { source: &KERNELS, element: Kind::F32, head_dim: 0 }).unwrap();
+    let address = driver.allocate("x", 36).unwrap();
+    let args = [Arg::Address(address), Arg::U32(3), Arg::U64(1 << 40), Arg::F32(0.5), Arg::F64(-0.25)];
+    let mut launch = Launch { grid: [5, 6, 7], threads: 64, shared_bytes: 100 << 10 };
+    // SAFETY: the fake kernel writes nine floats.
+    unsafe { driver.launch(module, "fill", launch, &args) }.unwrap();
+    let numbers = [3.0, (1_u64 << 40) as f32, 0.5, -0.25, 5.0, 6.0, 7.0, 64.0, 102_400.0];
+    let mut got = [0.0_f32; 9];
+    driver.download(bytemuck::cast_slice_mut(&mut got), address).unwrap();
+    assert_eq!(got, numbers);
+    driver.free(address);
+    launch.shared_bytes = 300 << 10;
+    // SAFETY: as above.
+    let error = unsafe { driver.launch(module, "fill", launch, &args) }.unwrap_err().to_string();
+    assert!(error.contains("fill to 307200 bytes of shared memory failed: the fake refuses"), "{error}");
+    // SAFETY: there is no such kernel.
+    let error = unsafe { driver.launch(module, "absent", launch, &args) }.unwrap_err().to_string();
+    assert!(error.contains("cuModuleGetFunction of absent failed"), "{error}");
+    assert_eq!(gpu.time_ms(&mut || Ok(())).unwrap(), Some(2.5));
+}
+
+fn fault(gpu: &Gpu, driver: &dyn Driver) {
+    let module = gpu.load(Unit { source: &KERNELS, element: Kind::F32, head_dim: 0 }).unwrap();
+    // SAFETY: the fake kernel takes nothing.
+    unsafe { driver.launch(module, "breaks", Launch { grid: [1; 3], threads: 64, shared_bytes: 0 }, &[]) }.unwrap();
+    let error = gpu.synchronize().unwrap_err().to_string();
+    assert!(error.contains("cuStreamSynchronize failed: an illegal memory access was encountered"), "{error}");
+    assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+}
