@@ -30,6 +30,8 @@ static Result later(std::function<void()> what) {
     return SUCCESS;
 }
 
+int fake_later(std::function<void()> what) { return later(what); } // for the fake library
+
 extern "C" {
 int fake_held() { return held + int(memory.size()); }
 
@@ -43,7 +45,7 @@ Result cuDeviceGetAttribute(int* value, int attribute, int device) {
     return *value = attribute == 75 ? 9 : 0, SUCCESS;
 }
 Result cuDevicePrimaryCtxRetain(void** context, int) { return held++, *context = &held, SUCCESS; }
-Result cuDevicePrimaryCtxRelease_v2(int) { return held--, memory.clear(), SUCCESS; }
+Result cuDevicePrimaryCtxRelease_v2(int) { return held--, memory.clear(), broken = false, SUCCESS; }
 Result cuCtxSetCurrent(void* context) { return current = context == &held, SUCCESS; }
 Result cuStreamCreate(void** stream, unsigned) { return held++, *stream = &work, SUCCESS; }
 Result cuStreamDestroy_v2(void*) { return held--, SUCCESS; }

@@ -2,6 +2,7 @@
 //! arguments, and the lives of what is handed over. What only a device can show is left to a device.
 
 use ragen_cuda::driver::{Arg, Driver, Kind, Launch, Nvidia, Source, Unit};
+use ragen_cuda::gemm::{Products, linear_bwd_input, linear_bwd_weight, linear_fwd};
 use ragen_cuda::{CudaError, Gpu};
 use std::path::Path;
 use std::process::Command;
@@ -21,17 +22,32 @@ fn libraries(folder: &Path) -> Result<(), String> {
             std::os::unix::fs::symlink(&file, folder.join(name)).map_err(|e| e.to_string())?;
         }
     }
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/driver/fake_cuda.cc");
-    let arguments = ["-std=c++17", "-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"];
-    let built = Command::new("g++").args(arguments).arg(folder.join("libcuda.so.1")).arg(source).output();
-    let built = built.map_err(|e| format!("g++: {e}"))?;
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    build(folder, "fake_cuda.cc", "libcuda.so.1", &[])?;
     // SAFETY: this program has one test, and nothing else reads the environment while it is changed.
     unsafe {
         std::env::set_var("RAGEN_CUDA_LIBRARIES", folder);
         std::env::set_var("RAGEN_CACHE", folder.join("cache"));
     }
     Ok(())
+}
+
+/// Builds a fake library in the folder.
+fn build(folder: &Path, source: &str, library: &str, others: &[&str]) -> Result<(), String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/driver").join(source);
+    let mut compiler = Command::new("g++");
+    compiler.args(["-std=c++17", "-O1", "-shared", "-fPIC", &format!("-Wl,-soname,{library}"), "-o", library]);
+    let built = compiler.arg(source).args(others).current_dir(folder).output().map_err(|e| format!("g++: {e}"))?;
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Ok(())
+}
+
+/// What a function of a fake says, which takes nothing.
+fn ask(folder: &Path, library: &str, function: &str) -> i32 {
+    // SAFETY: our own library and function.
+    unsafe {
+        let library = libloading::Library::new(folder.join(library)).unwrap();
+        library.get::<unsafe extern "C" fn() -> i32>(function.as_bytes()).unwrap()()
+    }
 }
 
 #[test]
@@ -62,12 +78,50 @@ fn the_driver_is_asked_for_the_right_things_in_the_right_order() {
     drop(there);
     fault(&gpu, &*driver);
     drop((gpu, driver));
-    // SAFETY: the fake has the function, without arguments.
-    let held: i32 = unsafe {
-        let fake = libloading::Library::new(folder.path().join("libcuda.so.1")).unwrap();
-        fake.get::<unsafe extern "C" fn() -> i32>(b"fake_held").unwrap()()
+    assert_eq!(ask(folder.path(), "libcuda.so.1", "fake_held"), 0, "what was taken of the driver is given back");
+
+    build(folder.path(), "fake_cublaslt.cc", "libcublasLt.so.13", &["libcuda.so.1"]).unwrap();
+    products(folder.path());
+    assert_eq!(ask(folder.path(), "libcuda.so.1", "fake_held"), 0);
+    assert_eq!(ask(folder.path(), "libcublasLt.so.13", "fake_descriptions_held"), 0);
+}
+
+/// The library multiplies, by the one algorithm that will do, searched for once a product whatever the rows.
+fn products(folder: &Path) {
+    let gpu = Gpu::open(0).unwrap();
+    assert!(gpu.name().ends_with("cuBLASLt 13.0.2"), "{}", gpu.name());
+    let (input, out) = (8, 12);
+    let numbers = |len: usize, step: usize| (0..len).map(|i| ((i * step) % 11) as f32 - 5.0).collect::<Vec<f32>>();
+    let w = numbers(out * input, 3);
+    let product = |m: usize, n: usize, k: usize, a: &dyn Fn(usize, usize) -> f32, b: &dyn Fn(usize, usize) -> f32| {
+        (0..m * n).map(|i| (0..k).map(|l| a(i / n, l) * b(l, i % n)).sum()).collect::<Vec<f32>>()
     };
-    assert_eq!(held, 0, "what was taken of the driver is given back");
+    for rows in [1, 3, 700] {
+        let (x, dy) = (numbers(rows * input, 5), numbers(rows * out, 7));
+        let (gx, gdy, gw) =
+            (gpu.upload("x", &x).unwrap(), gpu.upload("dy", &dy).unwrap(), gpu.upload("w", &w).unwrap());
+        let mut y = gpu.zeros::<f32>("y", rows * out).unwrap();
+        linear_fwd(&gpu, Products::Library, y.view_mut(), gx.view(), gw.view(), input, false).unwrap();
+        let want = product(rows, out, input, &|r, l| x[r * input + l], &|l, o| w[o * input + l]);
+        assert_eq!(gpu.to_vec(y.view()).unwrap(), want, "y of {rows} rows");
+        let mut dx = gpu.upload("dx", &x).unwrap();
+        linear_bwd_input(&gpu, Products::Library, dx.view_mut(), gdy.view(), gw.view(), input, true).unwrap();
+        let mut want = product(rows, input, out, &|r, l| dy[r * out + l], &|l, i| w[l * input + i]);
+        want.iter_mut().zip(&x).for_each(|(sum, old)| *sum += old);
+        assert_eq!(gpu.to_vec(dx.view()).unwrap(), want, "dx of {rows} rows, added");
+        let mut dw = gpu.upload("dw", &w).unwrap();
+        linear_bwd_weight(&gpu, Products::Library, dw.view_mut(), gdy.view(), gx.view(), input).unwrap();
+        let mut want = product(out, input, rows, &|o, r| dy[r * out + o], &|r, i| x[r * input + i]);
+        want.iter_mut().zip(&w).for_each(|(sum, old)| *sum += old);
+        assert_eq!(gpu.to_vec(dw.view()).unwrap(), want, "dw of {rows} rows, added");
+        assert_eq!(ask(folder, "libcublasLt.so.13", "fake_searches"), 3);
+    }
+    // A row of 5 floats is no multiple of 16 bytes: our own kernel is asked for, which the fake driver does not have.
+    let (x, w) = (gpu.zeros::<f32>("x", 5).unwrap(), gpu.zeros::<f32>("w", 20).unwrap());
+    let mut y = gpu.zeros::<f32>("y", 4).unwrap();
+    let error =
+        linear_fwd(&gpu, Products::Library, y.view_mut(), x.view(), w.view(), 5, false).unwrap_err().to_string();
+    assert!(error.contains("gemm_nt_few"), "{error}");
 }
 
 fn memory(gpu: &Gpu) {
