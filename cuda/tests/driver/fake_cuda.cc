@@ -63,7 +63,7 @@ Result cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     return memory[*address] = bytes, SUCCESS;
 }
 Result cuMemFree_v2(uint64_t address) {
-    if (!memory.count(address) || !work.empty()) return INVALID_VALUE; // work may still touch it
+    if (!memory.count(address) || !work.empty()) return held++, INVALID_VALUE; // work may still touch it
     return free((void*)address), memory.erase(address), SUCCESS;
 }
 Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) { return held++, *pointer = malloc(bytes), SUCCESS; }
