@@ -10,6 +10,8 @@
 mod page;
 
 use page::Registers;
+use ragen_cuda::CudaError;
+use ragen_cuda::driver::cache::Cache;
 use ragen_cuda::driver::nvrtc::{Arch, Compiled, Nvrtc};
 use ragen_cuda::driver::{Kind, Unit};
 use ragen_cuda::kernels::{self, Kernel, Shape};
@@ -26,6 +28,9 @@ const SHARED_BYTES: [usize; 3] = [163 << 10, 227 << 10, 227 << 10];
 
 /// The version of NVRTC whose registers docs/kernels.md has.
 const PAGE_VERSION: (u32, u32) = (13, 0);
+
+/// Where the compiler's words are kept.
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/kernel_check");
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/kernels.md");
 
@@ -110,25 +115,25 @@ impl Check {
     /// Compiles all units, one after the other: NVRTC does no two at once in a process.
     fn compile(&mut self, nvrtc: &Nvrtc, units: &[Unit]) {
         for (unit, arch) in units.iter().flat_map(|unit| ARCHS.map(|arch| (unit, arch))) {
-            match nvrtc.compile(unit, Arch(arch)) {
+            match words(nvrtc, unit, arch) {
                 Err(error) => self.faults.push(error.to_string()),
-                Ok(compiled) => self.unit(unit, arch, &compiled),
+                Ok([ptx, log]) => self.unit(unit, arch, &ptx, &log),
             }
         }
     }
 
     /// What the compiler said of a unit, against what the manifest says.
-    fn unit(&mut self, unit: &Unit, arch: u32, compiled: &Compiled) {
+    fn unit(&mut self, unit: &Unit, arch: u32, ptx: &str, log: &str) {
         let mut fault = |text: String| self.faults.push(format!("{unit}, sm_{arch}: {text}"));
-        for line in compiled.log.lines().filter(|line| line.to_lowercase().contains("warning")) {
+        for line in log.lines().filter(|line| line.to_lowercase().contains("warning")) {
             fault(line.to_string());
         }
         let expected: Vec<&'static Kernel> = kernels::all().filter(|kernel| kernel.source == unit.source).collect();
-        let found = entries(&compiled.ptx);
+        let found = entries(ptx);
         for (name, _) in found.iter().filter(|(name, _)| expected.iter().all(|kernel| kernel.name != *name)) {
             fault(format!("{name} is not in the manifest"));
         }
-        let figures = figures(&compiled.log);
+        let figures = figures(log);
         for kernel in expected {
             let name = kernel.name;
             let threads = found.iter().find(|(other, _)| *other == name).map(|(_, threads)| *threads);
@@ -201,6 +206,19 @@ impl Check {
             self.faults.push("docs/kernels.md is not of these kernels; --write makes its tables anew".into());
         }
     }
+}
+
+/// PTX and log of a unit. Both are kept, so that the next check compiles only what has changed.
+fn words(nvrtc: &Nvrtc, unit: &Unit, arch: u32) -> Result<[String; 2], CudaError> {
+    let (cache, key) = (Cache::at(KEPT), nvrtc.key(unit, Arch(arch))?);
+    let read = |ending| String::from_utf8(cache.get(key, ending)?).ok();
+    if let (Some(ptx), Some(log)) = (read("ptx"), read("log")) {
+        return Ok([ptx, log]);
+    }
+    let Compiled { ptx, log, .. } = nvrtc.compile(unit, Arch(arch))?;
+    cache.put(key, "ptx", ptx.as_bytes());
+    cache.put(key, "log", log.as_bytes());
+    Ok([ptx, log])
 }
 
 /// Names of a unit's kernels, and the threads of their blocks.

@@ -105,17 +105,24 @@ impl Nvrtc {
     ///
     /// **Errors** as [`Nvrtc::compile`].
     pub fn cubin(&self, unit: &Unit, arch: Arch, cache: &Cache) -> Result<Vec<u8>, CudaError> {
+        let key = self.key(unit, arch)?;
+        if let Some(cubin) = cache.get(key, "cubin") {
+            return Ok(cubin);
+        }
+        let cubin = self.compile(unit, arch)?.cubin;
+        cache.put(key, "cubin", &cubin);
+        Ok(cubin)
+    }
+
+    /// What stands for a compiled unit in a cache: its text, the options and the compiler's version.
+    ///
+    /// **Errors** [`CudaError::Unavailable`] for a device that it does not know.
+    pub fn key(&self, unit: &Unit, arch: Arch) -> Result<u128, CudaError> {
         let (text, options) = (unit.text(&PRELUDE), self.options(arch)?);
         let version = format!("NVRTC {}.{}", self.version.0, self.version.1);
         let parts =
             [version.as_bytes(), text.as_bytes()].into_iter().chain(options.iter().map(|option| option.as_bytes()));
-        let key = content_hash(parts);
-        if let Some(cubin) = cache.get(key, "cubin") {
-            return Ok(cubin);
-        }
-        let cubin = compile_text(&unit.to_string(), &text, &options)?.cubin;
-        cache.put(key, "cubin", &cubin);
-        Ok(cubin)
+        Ok(content_hash(parts))
     }
 
     fn options(&self, arch: Arch) -> Result<Vec<String>, CudaError> {
