@@ -116,7 +116,8 @@ impl Check {
     fn compile(&mut self, nvrtc: &Nvrtc, units: &[Unit]) {
         for (unit, arch) in units.iter().flat_map(|unit| ARCHS.map(|arch| (unit, arch))) {
             match words(nvrtc, unit, arch) {
-                Err(error) => self.faults.push(error.to_string()),
+                // The first lines say enough.
+                Err(error) => self.faults.push(error.to_string().lines().take(12).collect::<Vec<_>>().join("\n")),
                 Ok([ptx, log]) => self.unit(unit, arch, &ptx, &log),
             }
         }

@@ -201,7 +201,7 @@ const ATTENTION_BWD_ADD: Kernel = Kernel {
         let (numbers, pieces) = ((s.sequence * heads.kv_width()) as f64, readers.div_ceil(piece_len(readers)) as f64);
         Work { bytes: numbers * (4.0 * pieces + s.element_bytes as f64), flops: numbers * pieces }
     },
-    ..Kernel::new("attention_bwd_add", &BACKWARD, THREADS)
+    ..attention("attention_bwd_add", &BACKWARD)
 };
 
 /// Keys that a query sees at most, for kernels.
