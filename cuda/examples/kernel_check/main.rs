@@ -126,7 +126,7 @@ impl Check {
     /// What the compiler said of a unit, against what the manifest says.
     fn unit(&mut self, unit: &Unit, arch: u32, ptx: &str, log: &str) {
         let mut fault = |text: String| self.faults.push(format!("{unit}, sm_{arch}: {text}"));
-        for line in log.lines().filter(|line| line.to_lowercase().contains("warning")) {
+        for line in log.lines().filter(|line| line.to_lowercase().contains("warning") && !line.starts_with("Remark")) {
             fault(line.to_string());
         }
         let expected: Vec<&'static Kernel> = kernels::all().filter(|kernel| kernel.source == unit.source).collect();
@@ -137,9 +137,10 @@ impl Check {
         let figures = figures(log);
         for kernel in expected {
             let name = kernel.name;
-            let threads = found.iter().find(|(other, _)| *other == name).map(|(_, threads)| *threads);
-            if threads != Some(Some(kernel.threads)) {
-                fault(format!("{name} has {} threads in the manifest and {threads:?} in the source", kernel.threads));
+            let threads = found.iter().find(|(other, _)| *other == name).and_then(|(_, threads)| *threads);
+            if threads != Some(kernel.threads) {
+                let in_source = threads.map_or("none".into(), |threads| threads.to_string());
+                fault(format!("{name} has {} threads in the manifest and {in_source} in the source", kernel.threads));
             }
             let Some(figure) = figures.get(name) else {
                 fault(format!("the assembler says nothing of {name}"));
