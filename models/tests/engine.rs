@@ -1,121 +1,20 @@
 //! The fast engine against its f64 twin, and against itself: alone, batched, packed, prefix-shared, cached, on every
 //! instruction path and with one or more threads.
 
-use ragen_models::config::{Family, Rope, RopeScaling, SlidingWindow, Yarn};
+mod tiny_models;
+
+use ragen_models::config::{Rope, RopeScaling};
 use ragen_models::device::Cpu;
 use ragen_models::kv_cache::CacheId;
 use ragen_models::ops::head::{PerTarget, Target, row_stats};
 use ragen_models::ops::rope::{RopeTable, rope as ops_rope};
-use ragen_models::params::Params;
 use ragen_models::random::Key;
 use ragen_models::simd::Isa;
 use ragen_models::token_tree::TokenTree;
-use ragen_models::transformer::{Activations, Append, Config, Gradients, Precision, Transformer};
+use ragen_models::transformer::{Activations, Append, Gradients, Precision, Transformer};
 use ragen_models::twin;
 use std::collections::BTreeMap;
-
-/// Kinds 0 to 2: biases, norms, neither; from 3 on the same with windows and with scaled RoPE, which the trees below reach beyond.
-const KINDS: usize = 6;
-
-fn config(kind: usize) -> Config {
-    let like = [0, 1, 2, 0, 1, 2][kind];
-    let window = |size, layers: [bool; 2]| Some(SlidingWindow { size, layers: layers.to_vec() });
-    Config {
-        family: [Family::Qwen2, Family::Qwen3, Family::Llama][like],
-        vocab: 83,
-        d_model: 40,
-        n_layers: 2,
-        n_heads: [4, 6, 2][like],
-        n_kv_heads: [2, 1, 2][like],
-        head_dim: [10, 24, 32][like],
-        d_ff: 72,
-        rope: Rope { theta: 500.0, scaling: scaling(kind) },
-        sliding_window: match kind {
-            3 => window(7, [true, true]),
-            4 => window(33, [true, false]),
-            5 => window(17, [false, true]),
-            _ => None,
-        },
-        norm_eps: 1e-5,
-        tied_embeddings: like == 1,
-        qkv_bias: like == 0,
-        qk_norm: like == 1,
-        value_head: like != 2,
-        max_positions: 256,
-    }
-}
-
-fn scaling(kind: usize) -> RopeScaling {
-    match kind {
-        3 => RopeScaling::Linear { factor: 2.5 },
-        4 => RopeScaling::Yarn(Yarn {
-            factor: 4.0,
-            original_max_positions: 32,
-            beta_fast: 4.0,
-            beta_slow: 0.5,
-            attention_factor: None,
-            mscale: Some(0.8),
-            mscale_all_dim: Some(0.3),
-            truncate: false,
-        }),
-        5 => {
-            RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_positions: 32 }
-        }
-        _ => RopeScaling::Default,
-    }
-}
-
-/// Every parameter random, so that no gradient is zero by accident.
-fn weights(config: &Config) -> Params {
-    let mut params = Transformer::initial(config, 1);
-    for (i, w) in params.data.iter_mut().enumerate() {
-        *w += (0.1 * Key::new(9).normal(i as u64)) as f32;
-    }
-    params
-}
-
-fn ids(seed: u64, n: usize, vocab: usize) -> Vec<u32> {
-    (0..n).map(|i| Key::new(seed).below(i as u64, vocab) as u32).collect()
-}
-
-/// A root of 37 with two children, one of which has a child (an empty one too), and a second tree.
-fn branching(vocab: usize) -> TokenTree {
-    let mut tree = TokenTree::new();
-    let root = tree.push(None, &ids(1, 37, vocab));
-    let a = tree.push(Some(root), &ids(2, 30, vocab));
-    let empty = tree.push(Some(root), &[]);
-    tree.push(Some(empty), &ids(3, 5, vocab));
-    tree.push(Some(a), &ids(4, 70, vocab));
-    tree.push(None, &ids(5, 64, vocab));
-    tree
-}
-
-fn targets(tree: &TokenTree, vocab: usize) -> Vec<Target> {
-    (0..tree.rows())
-        .step_by(2)
-        .map(|row| {
-            let token = Key::new(77).below(row as u64, vocab) as u32;
-            let mut kept: Vec<u32> = ids(row as u64 + 100, 9, vocab);
-            kept.push(token);
-            kept.sort_unstable();
-            kept.dedup();
-            Target { row, token, kept: (row % 6 == 0).then_some(kept) }
-        })
-        .collect()
-}
-
-fn seeds(n: usize, value: bool) -> PerTarget<f32> {
-    let draw = |k: u64, n: usize| (0..n).map(|i| Key::new(k).normal(i as u64) as f32).collect();
-    PerTarget { logp: draw(21, n), entropy: draw(22, n), value: draw(23, if value { n } else { 0 }) }
-}
-
-fn assert_near(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    let scale = want.iter().fold(1e-3f64, |m, x| m.max(x.abs()));
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!((f64::from(*g) - w).abs() <= tolerance * scale, "{what}[{i}] = {g}, not {w} (scale {scale})");
-    }
-}
+use tiny_models::*;
 
 /// Every instruction path with every precision.
 fn paths() -> Vec<(Isa, Precision)> {
@@ -128,7 +27,7 @@ fn agrees_with_the_twin_forward_and_backward() {
     for kind in 0..KINDS {
         let config = config(kind);
         let params = weights(&config);
-        let tree = branching(config.vocab);
+        let tree = branching(config.vocab, [37, 30, 5, 70, 64]);
         let targets = targets(&tree, config.vocab);
         let seeds = seeds(targets.len(), config.value_head);
         let wide = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
