@@ -100,7 +100,9 @@ impl Policy for Mumbler {
         Err(PolicyError::Missing("scores"))
     }
 
-    fn freeze_reference(&mut self) {}
+    fn freeze_reference(&mut self) -> Result<(), PolicyError> {
+        Ok(())
+    }
 
     fn accumulate(
         &mut self,

@@ -6,6 +6,7 @@
 pub mod model;
 pub mod tabular;
 
+use ragen_models::engine::EngineError;
 use ragen_models::random::Key;
 pub use ragen_models::sampler::Sampling;
 
@@ -132,6 +133,9 @@ pub enum PolicyError {
     /// The policy asked for has no such part.
     #[error("the policy has no {0}")]
     Missing(&'static str),
+    /// The model or its device failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
 }
 
 /// A distribution over token sequences that can be sampled, scored and trained.
@@ -168,7 +172,9 @@ pub trait Policy {
     }
 
     /// Keeps a frozen copy of the present weights as the reference.
-    fn freeze_reference(&mut self);
+    ///
+    /// **Errors** [`PolicyError::Engine`].
+    fn freeze_reference(&mut self) -> Result<(), PolicyError>;
 
     /// Forward over one micro-batch, then `objective` turns its values into seeds, then backward ADDS to the gradients.
     fn accumulate(

@@ -13,6 +13,7 @@
 use ragen_models::named_buffers;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -112,7 +113,7 @@ pub struct StateToSave<'a> {
     /// Counters, environment state, schedules: anything small.
     pub value: Value,
     /// The optimiser's buffers, each with a name of its own.
-    pub buffers: Vec<(&'a str, &'a [f32])>,
+    pub buffers: Vec<(&'a str, Cow<'a, [f32]>)>,
 }
 
 /// A file of a checkpoint, as `trainer.state` remembers it.
@@ -293,6 +294,7 @@ impl RunDir {
         fs::create_dir(&partial).ctx("create", &partial)?;
         write_model(&partial).map_err(|e| RunError::Model(e.to_string()))?;
 
+        let buffers: Vec<(&str, &[f32])> = state.buffers.iter().map(|(name, data)| (*name, &**data)).collect();
         let mut files = BTreeMap::new();
         for (name, file) in entries(&partial)? {
             files.insert(name, seal(&file)?);
@@ -302,12 +304,12 @@ impl RunDir {
             format: FORMAT,
             step,
             files,
-            buffers: hash_buffers(state.buffers.iter().copied()),
+            buffers: hash_buffers(buffers.iter().copied()),
             value: state.value.clone(),
         };
         let note = serde_json::to_string(&note).map_err(|e| RunError::Model(e.to_string()))?;
         let path_of_state = partial.join(STATE);
-        ragen_models::atomic_file::write(&path_of_state, |file| named_buffers::write(file, &note, &state.buffers))
+        ragen_models::atomic_file::write(&path_of_state, |file| named_buffers::write(file, &note, &buffers))
             .ctx("write", &path_of_state)?;
         sync_dir(&partial)?;
         if path.exists() {

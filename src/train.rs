@@ -65,7 +65,7 @@ impl Trainer {
         let mut summary = Summary { step: self.state.step, ..Summary::default() };
         if self.state.step == 0 {
             if self.config.update.loss.kl.coef != 0.0 {
-                policy.freeze_reference();
+                policy.freeze_reference()?;
             }
             if self.config.val.before_train {
                 let evaluation = self.validate(policy, true)?;

@@ -120,14 +120,14 @@ fn the_ratio_of_the_first_update_is_one_for_grpo_and_ppo() {
             config.rollout.sampling.temperature = temperature;
             config.rollout.sampling.top_p = top_p;
             let mut policy = model(&config, Isa::available()[0], 2);
-            let before = policy.params().data.clone();
+            let before = policy.params().unwrap().data.clone();
             let report = trainer(&config).step(&mut policy, 1).unwrap();
             assert_eq!(
                 report.metrics["update/first_ratio_max_error"], 0.0,
                 "{estimator:?} {temperature} {top_p} {dtype:?}"
             );
             assert!(report.metrics.values().all(|v| v.is_finite()));
-            assert!(report.trained_tokens > 100 && policy.params().data != before);
+            assert!(report.trained_tokens > 100 && policy.params().unwrap().data != before);
         }
     }
 }
@@ -148,7 +148,7 @@ fn check_metrics_and_weights(config: &Config) {
             let mut policy = model(config, isa, threads);
             let mut trainer = trainer(config);
             let metrics: Vec<Metrics> = (1..=2).map(|step| trainer.step(&mut policy, step).unwrap().metrics).collect();
-            let weights: Vec<u32> = policy.params().data.iter().map(|w| w.to_bits()).collect();
+            let weights: Vec<u32> = policy.params().unwrap().data.iter().map(|w| w.to_bits()).collect();
             let got = (metrics, weights);
             let expected = expected.get_or_insert_with(|| got.clone());
             assert!(*expected == got, "{isa:?} with {threads} threads, {:?}", config.model.dtype);
@@ -174,7 +174,7 @@ fn sharing_a_prefix_changes_gradients_by_rounding_only() {
             };
             policy.accumulate(rows, 1.0, &mut |values| seeds(values)).unwrap();
         }
-        let gradients = policy.gradients().to_vec();
+        let gradients = policy.gradients().unwrap().to_vec();
         weights.push(((share_prefix, micro), gradients));
     }
     let whole = weights[0].1.clone();

@@ -5,6 +5,7 @@ use crate::driver::{Arg, Driver, Launch, Matmul, Module, Nvidia, Unit};
 use crate::error::CudaError;
 use crate::kernel::Kernel;
 use bytemuck::Pod;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One device, opened. Cloning it is cheap and gives another handle of the same device.
@@ -13,6 +14,23 @@ pub struct Gpu {
     driver: Arc<dyn Driver>,
     /// Units loaded so far; few, so they are searched in a row.
     units: Arc<Mutex<Vec<(Unit, Module)>>>,
+    traffic: Arc<Counters>,
+}
+
+/// What has crossed between host and device.
+#[derive(Default)]
+struct Counters {
+    to_device: AtomicU64,
+    to_host: AtomicU64,
+}
+
+/// Bytes that have crossed between host and device since the device was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From the host to the device.
+    pub to_device_bytes: u64,
+    /// From the device to the host.
+    pub to_host_bytes: u64,
 }
 
 impl Gpu {
@@ -37,12 +55,18 @@ impl Gpu {
 
     /// The device behind a driver.
     pub fn over(driver: Arc<dyn Driver>) -> Gpu {
-        Gpu { driver, units: Arc::default() }
+        Gpu { driver, units: Arc::default(), traffic: Arc::default() }
     }
 
     /// What the device is, in words.
     pub fn name(&self) -> String {
         self.driver.name()
+    }
+
+    /// What has crossed between host and device so far.
+    pub fn traffic(&self) -> Traffic {
+        let Counters { to_device, to_host } = &*self.traffic;
+        Traffic { to_device_bytes: to_device.load(Relaxed), to_host_bytes: to_host.load(Relaxed) }
     }
 
     /// (free, total) bytes of device memory.
@@ -89,6 +113,7 @@ impl Gpu {
     /// **Errors** [`CudaError::Call`].
     pub fn write<T: Pod>(&self, to: ViewMut<'_, T>, from: &[T]) -> Result<(), CudaError> {
         assert_eq!(to.len(), from.len());
+        self.traffic.to_device.fetch_add(size_of_val(from) as u64, Relaxed);
         if from.is_empty() { Ok(()) } else { self.driver.upload(to.address, bytemuck::cast_slice(from)) }
     }
 
@@ -99,6 +124,7 @@ impl Gpu {
     /// **Errors** [`CudaError::Call`], [`CudaError::Fault`].
     pub fn read<T: Pod>(&self, to: &mut [T], from: View<'_, T>) -> Result<(), CudaError> {
         assert_eq!(to.len(), from.len());
+        self.traffic.to_host.fetch_add(size_of_val(to) as u64, Relaxed);
         if to.is_empty() { Ok(()) } else { self.driver.download(bytemuck::cast_slice_mut(to), from.address) }
     }
 

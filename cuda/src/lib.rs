@@ -20,7 +20,7 @@ pub mod trial;
 
 pub use buffer::{Buffer, Element, View, ViewMut};
 pub use error::CudaError;
-pub use gpu::Gpu;
+pub use gpu::{Gpu, Traffic};
 pub use plan::{Arena, Place, Plan};
 
 /// Whether a CUDA device can be used on this machine; [`require`] says why not.

@@ -4,6 +4,7 @@
 //! and of it alone. Every sum has one fixed order, whatever the instruction path.
 
 use crate::ops::head::{RowStats, exponentials, row_stats};
+use crate::random::Key;
 use crate::simd::{Isa, LANES, Simd, dispatch, tree_sum_f64};
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,26 @@ pub struct Drawn {
     pub id: u32,
     /// Its log-probability under the distribution that it was drawn from.
     pub logp: f32,
+}
+
+/// Where a token is drawn: a row of logits, and the random number that decides.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    /// The row.
+    pub row: usize,
+    /// The random stream of the turn.
+    pub key: Key,
+    /// The token's position in its sequence.
+    pub position: u64,
+}
+
+/// A drawn token and, when the filters dropped some, the ids that it was drawn from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The token and its log-probability.
+    pub drawn: Drawn,
+    /// Ascending; `None` is the whole vocabulary.
+    pub kept: Option<Vec<u32>>,
 }
 
 impl Scratch {
@@ -277,7 +298,6 @@ dispatch!(fn block_sums(weights: &[f32], sums: &mut Vec<f64>) -> f64 = block_sum
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Key;
 
     fn row(stream: u64, len: usize, scale: f64) -> Vec<f32> {
         let key = Key::new(77).with(stream);

@@ -15,7 +15,7 @@ use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
 use ragen_models::peft;
 use ragen_models::random::Key;
-use ragen_models::sampler::Sampling;
+use ragen_models::sampler::{Draw, Sampling};
 use ragen_models::simd::Isa;
 use ragen_models::token_tree::TokenTree;
 use ragen_models::transformer::{Activations, Append, Config, Gradients, Precision, Transformer};
@@ -621,10 +621,10 @@ impl<E: gpu::Precision> Engine for OnGpu<E> {
         let (id, mut tokens) = (cache.open(), prompt.to_vec());
         let (mut chosen, mut logps) = (Vec::new(), Vec::new());
         for _ in 0..n {
-            model.extend(&mut cache, &mut space, &[Append { id, tokens: &tokens }]).unwrap();
-            let draws = [gpu::Draw { row: 0, key: Key::new(0), position: 0 }];
+            model.extend(&mut cache, &mut space, &[Append { id, tokens: &tokens }], 0).unwrap();
+            let draws = [Draw { row: 0, key: Key::new(0), position: 0 }];
             let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-            let best = model.draw(&mut space, &greedy, &draws).unwrap()[0].0.id;
+            let best = model.draw(&mut space, &greedy, &draws).unwrap()[0].drawn.id;
             let logits = model.next_logits(&space).unwrap();
             logps.push(f64::from(row_stats(Isa::available()[0], &logits, 1.0).logp(logits[best as usize])));
             chosen.push(best);

@@ -8,6 +8,7 @@ use crate::policy::model::Model;
 use crate::policy::{Policy, Request, Row, Sampling, Stop, TokenSeeds};
 use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
+use ragen_models::engine::CpuEngine;
 use ragen_models::optim::AdamWSettings;
 use ragen_models::params::Params;
 use ragen_models::random::Key;
@@ -139,7 +140,7 @@ fn measure(
         ));
         decode.push(json!({"batch": batch, "tokens_per_s": rate, "share_of_bandwidth": share, "share_of_gemm": of_g}));
     }
-    let model = Model::over(cpu.clone(), sequences.into_model(), AdamWSettings::default());
+    let model = Model::over(Box::new(CpuEngine::new(cpu.clone(), sequences.into_model(), AdamWSettings::default())));
     let (step, rollout) = grpo(model, shape.vocab);
     tell(&format!("{name} GRPO step of 4 × 4, {PROMPT} + {NEW} tokens: {step:.1} s, {rollout:.1} of them rollout"));
     json!({

@@ -54,7 +54,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
             .clone()
             .map(|(name, bytes)| vec![name.to_string(), format!("{:.1} MiB", bytes as f64 / 1048576.0)])
             .collect();
-        let _ = writeln!(text, "{} parameters; memory:", thousands(policy.params().data.len()));
+        let _ = writeln!(text, "{} parameters; memory:", thousands(policy.parameters()));
         text.push_str(&table(&rows));
         let _ = writeln!(
             text,

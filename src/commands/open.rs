@@ -14,6 +14,7 @@ use ragen::train::TrainState;
 use ragen_models::chat_template::Chat;
 use ragen_models::config::{Family, Rope, RopeScaling};
 use ragen_models::device::Cpu;
+use ragen_models::engine::{CpuEngine, EngineError};
 use ragen_models::lora::Lora;
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
@@ -23,6 +24,7 @@ use ragen_models::tokenizer::Tokenizer;
 use ragen_models::transformer::{Config as Shape, Transformer};
 use ragen_models::weights::{Checkpoint, SaveOptions};
 use serde_json::json;
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -266,9 +268,10 @@ impl Source {
                 Transformer::with_adapters(&cpu, shape, frozen, precision, lora, adapters)
             }
         };
-        let mut policy = Model::over(cpu, model.with_context(positions), adamw(optim));
+        let engine = |model| Box::new(CpuEngine::new(cpu.clone(), model, adamw(optim)));
+        let mut policy = Model::over(engine(model.with_context(positions)));
         if let Some(value_model) = value_model {
-            policy = policy.with_value_model(value_model, config.model.value_lr_factor);
+            policy = policy.with_value_model(engine(value_model), config.model.value_lr_factor);
         }
         policy.set_recompute(recompute);
         Ok(Opened { policy, chat, belongings })
@@ -414,11 +417,12 @@ impl Belongings {
     /// Writes a model folder: shape and weights, or the adapters and which model they add to; and what lay beside the weights.
     pub fn save(&self, folder: &Path, policy: &Model) -> Result<(), String> {
         let Belongings { tokenizer, companions, base } = self;
-        let saved = match policy.model().lora() {
-            None => companions.save(folder, policy.config(), policy.params(), tokenizer, SaveOptions::default()),
+        let trained = policy.trained().map_err(|e| e.to_string())?;
+        let saved = match policy.lora() {
+            None => companions.save(folder, policy.config(), &trained, tokenizer, SaveOptions::default()),
             Some(lora) => {
                 let of = peft::Description { lora: lora.clone(), base: base.clone() };
-                peft::save(folder, &of, policy.trained()).map_err(|e| e.to_string())?;
+                peft::save(folder, &of, &trained).map_err(|e| e.to_string())?;
                 companions.save_text(folder, tokenizer)
             }
         };
@@ -427,18 +431,31 @@ impl Belongings {
 }
 
 /// Everything beside the model folder that training goes on from.
-pub fn trainer_state<'a>(policy: &'a Model, state: &TrainState) -> StateToSave<'a> {
-    let optimiser = policy.optimiser();
+pub fn trainer_state<'a>(policy: &'a Model, state: &TrainState) -> Result<StateToSave<'a>, EngineError> {
+    let optimiser = policy.optimiser()?;
     let mut value = json!({"optimiser_steps": optimiser.steps, "train": state});
-    let mut buffers: Vec<(&str, &[f32])> = vec![("m", &optimiser.m.data), ("v", &optimiser.v.data)];
-    buffers.extend(policy.reference().map(|params| ("reference", params.data.as_slice())));
-    if let Some((params, optimiser)) = policy.value_model() {
+    let mut buffers = Vec::from(moments(["m", "v"], optimiser));
+    buffers.extend(policy.reference()?.map(|params| ("reference", numbers(params))));
+    if let Some((params, optimiser)) = policy.value_model()? {
         value["value_optimiser_steps"] = json!(optimiser.steps);
-        buffers.push(("value_model", &params.data));
-        buffers.push(("value_model.m", &optimiser.m.data));
-        buffers.push(("value_model.v", &optimiser.v.data));
+        buffers.push(("value_model", numbers(params)));
+        buffers.extend(moments(["value_model.m", "value_model.v"], optimiser));
     }
-    StateToSave { value, buffers }
+    Ok(StateToSave { value, buffers })
+}
+
+fn numbers(params: Cow<'_, Params>) -> Cow<'_, [f32]> {
+    match params {
+        Cow::Borrowed(params) => Cow::Borrowed(&params.data),
+        Cow::Owned(params) => Cow::Owned(params.data),
+    }
+}
+
+fn moments<'a>([m, v]: [&'a str; 2], optimiser: Cow<'a, AdamW>) -> [(&'a str, Cow<'a, [f32]>); 2] {
+    match optimiser {
+        Cow::Borrowed(of) => [(m, Cow::Borrowed(&of.m.data)), (v, Cow::Borrowed(&of.v.data))],
+        Cow::Owned(of) => [(m, Cow::Owned(of.m.data)), (v, Cow::Owned(of.v.data))],
+    }
 }
 
 /// The policy and the trainer's state of a checkpoint.
@@ -459,19 +476,20 @@ pub fn restore(
         let (m, v) = m.zip(v).ok_or_else(|| broken("trainer.state belongs to a model of another shape"))?;
         Ok::<AdamW, Failure>(AdamW { settings: adamw(&config.optim), m, v, steps })
     };
-    let own = optimiser("m", "v", "optimiser_steps", &policy.trained().table)?;
-    let value_table = policy.value_model().map(|(params, _)| params.table.clone());
+    let failed = |e: EngineError| Failure::Run(e.to_string());
+    let own = optimiser("m", "v", "optimiser_steps", &policy.trained().map_err(failed)?.table)?;
+    let value_table = policy.value_model().map_err(failed)?.map(|(params, _)| params.table.clone());
     let of_value = match &value_table {
         Some(table) => Some(optimiser("value_model.m", "value_model.v", "value_optimiser_steps", table)?),
         None => None,
     };
-    let table = policy.params().table.clone();
+    let table = policy.params().map_err(failed)?.table.clone();
     let reference = saved.state.take("reference", table.len()).map(|data| Params { table, data });
-    policy.restore(own, reference);
+    policy.restore(own, reference).map_err(failed)?;
     if let Some((table, optimiser)) = value_table.zip(of_value) {
         let data = saved.state.take("value_model", table.len());
         let data = data.ok_or_else(|| broken("trainer.state lacks the value model's weights"))?;
-        policy.restore_value_model(Params { table, data }, optimiser);
+        policy.restore_value_model(Params { table, data }, optimiser).map_err(failed)?;
     }
     let state: TrainState = serde_json::from_value(saved.state.value["train"].clone())
         .map_err(|e| broken(&format!("trainer.state cannot be read: {e}")))?;

@@ -148,7 +148,7 @@ fn opening(config: &Config, policy: &Model, run: &RunDir, step: u64) -> String {
         set.group_size,
         set.tags.join(", "),
         config.run.steps,
-        thousands(policy.params().data.len()),
+        thousands(policy.parameters()),
     )
 }
 
@@ -208,7 +208,7 @@ impl Journal<Model> for Recorder<'_> {
     }
 
     fn checkpoint(&mut self, step: u64, policy: &Model, state: &TrainState) -> Result<(), TrainError> {
-        let saved = open::trainer_state(policy, state);
+        let saved = open::trainer_state(policy, state).map_err(|e| TrainError::Journal(Box::new(e)))?;
         let keep = self.config.checkpoint.keep;
         let write = |folder: &std::path::Path| self.belongings.save(folder, policy);
         self.run.save(step, keep, &saved, write).map_err(journal)?;

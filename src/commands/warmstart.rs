@@ -33,7 +33,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         run.path().display(),
         thousands(config.warmstart.demos),
         config.env.train.tags.join(", "),
-        thousands(policy.params().data.len()),
+        thousands(policy.parameters()),
     ));
 
     let interrupted = interruption();

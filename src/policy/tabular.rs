@@ -175,8 +175,9 @@ impl Policy for Tabular {
         Ok(self.values(cells, rows, temperature))
     }
 
-    fn freeze_reference(&mut self) {
+    fn freeze_reference(&mut self) -> Result<(), PolicyError> {
         self.reference = self.cells.clone();
+        Ok(())
     }
 
     fn accumulate(

@@ -8,7 +8,7 @@ fn new_run(dir: &Path) -> RunDir {
 
 fn save(run: &RunDir, step: u64, keep: usize) -> PathBuf {
     let m = [step as f32, 2.0];
-    let state = StateToSave { value: json!({"step": step}), buffers: vec![("m", &m)] };
+    let state = StateToSave { value: json!({"step": step}), buffers: vec![("m", (&m[..]).into())] };
     run.save(step, keep, &state, |dir| fs::write(dir.join("model.safetensors"), vec![step as u8; 100])).unwrap()
 }
 

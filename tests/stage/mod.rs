@@ -142,7 +142,9 @@ impl Policy for Scripted {
         Ok(TokenValues { logp: vec![-1.0; n], entropy: vec![0.5; n], value: vec![] })
     }
 
-    fn freeze_reference(&mut self) {}
+    fn freeze_reference(&mut self) -> Result<(), PolicyError> {
+        Ok(())
+    }
 
     fn accumulate(
         &mut self,

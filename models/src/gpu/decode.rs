@@ -5,8 +5,7 @@ use super::layer::{LayerActivations, Scratch};
 use super::{Attend, GpuTransformer, Precision};
 use crate::kv_cache::{CacheId, PageCopy, PageTable};
 use crate::ops::attention::PAGE;
-use crate::random::Key;
-use crate::sampler::{Drawn, SampleError, Sampling};
+use crate::sampler::{Draw, Drawn, Outcome, SampleError, Sampling};
 use crate::transformer::Append;
 use ragen_cuda::gemm::linear_fwd;
 use ragen_cuda::kernels::attention::{Cached, Extension};
@@ -62,6 +61,24 @@ impl<E: Precision> GpuCache<E> {
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
+
+    /// Bytes of all pages that were ever needed at once.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(|layer| layer.len() * size_of::<E>()).sum::<usize>() / self.capacity.max(1)
+            * self.table.made()
+    }
+}
+
+impl<E> Decoding<E> {
+    /// New rows that there is memory for.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Sequences that there is memory for.
+    pub fn sequences(&self) -> usize {
+        self.sequences
+    }
 }
 
 /// Buffers of the decode for so many new rows and so many sequences at once; the logits of the last [`GpuTransformer::extend`] lie here.
@@ -103,22 +120,9 @@ impl<E: Precision> Decoding<E> {
     }
 }
 
-/// Where a token is drawn: a row of logits, and the random number that decides.
-#[derive(Clone, Copy, Debug)]
-pub struct Draw {
-    /// The row of the last [`GpuTransformer::extend`].
-    pub row: usize,
-    /// The random stream of the turn.
-    pub key: Key,
-    /// The token's position in its sequence.
-    pub position: u64,
-}
-
-/// A drawn token and the ids that it was drawn from, when some were dropped.
-pub type Outcome = (Drawn, Option<Vec<u32>>);
-
 impl<E: Precision> GpuTransformer<E> {
-    /// Appends tokens to sequences, and leaves the logits after each one's last token in `space`, a row a sequence in their order.
+    /// Appends tokens to sequences, and leaves the logits after each one's last token in `space`, a row a sequence in their order from row
+    /// `first` on; rows before it stay.
     ///
     /// **Panics** when a sequence is named twice or outgrows the context, on an id outside the vocabulary, and on more rows or sequences
     /// than `space` was made for.
@@ -129,9 +133,14 @@ impl<E: Precision> GpuTransformer<E> {
         cache: &mut GpuCache<E>,
         space: &mut Decoding<E>,
         appends: &[Append<'_>],
+        first: usize,
     ) -> Result<(), CudaError> {
         let rows: usize = appends.iter().map(|append| append.tokens.len()).sum();
-        assert!(rows <= space.rows && appends.len() <= space.sequences, "{rows} rows of {} sequences", appends.len());
+        assert!(
+            rows <= space.rows && first + appends.len() <= space.sequences,
+            "{rows} rows of {} sequences",
+            appends.len()
+        );
         self.grow(cache, appends)?;
         let (mut ids, mut positions, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         let mut pages: Vec<Vec<u32>> = Vec::new();
@@ -176,8 +185,9 @@ impl<E: Precision> GpuTransformer<E> {
         let (gain, eps) = (self.weights(&self.final_norm), self.config.norm_eps as f32);
         rmsnorm_fwd(gpu, normed, d, rstd, space.last.slice(0..n * d), gain, eps, Layout::plain(n, d))?;
         let (normed, w) = (space.normed.slice(0..n * d), self.weights(&self.lm_head));
-        space.valid = n;
-        linear_fwd(gpu, self.products, space.logits.slice_mut(0..n * self.config.vocab), normed, w, d, false)
+        space.valid = first + n;
+        let logits = space.logits.slice_mut(first * self.config.vocab..(first + n) * self.config.vocab);
+        linear_fwd(gpu, self.products, logits, normed, w, d, false)
     }
 
     /// The logits that the last [`GpuTransformer::extend`] left in `space`, `[sequences, vocab]`: for inspection and tests; sampling never
@@ -271,7 +281,7 @@ impl<E: Precision> GpuTransformer<E> {
             } else {
                 None
             };
-            outcomes.push((Drawn { id, logp: logps[i] }, kept));
+            outcomes.push(Outcome { drawn: Drawn { id, logp: logps[i] }, kept });
         }
         Ok(())
     }

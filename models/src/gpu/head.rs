@@ -108,14 +108,38 @@ impl<E: Precision> GpuTransformer<E> {
             self.score(&mut acts.head, &acts.out, rows, &chunk, n, temperature)?;
             self.gpu.read(&mut values.logp[at..at + n], acts.head.logp.slice(0..n))?;
             self.gpu.read(&mut values.entropy[at..at + n], acts.head.entropy.slice(0..n))?;
-            if let Some((w, b)) = &self.value_head {
-                let (value, h) = (acts.head.value.slice_mut(0..n), acts.head.normed.slice(0..n * self.config.d_model));
-                let trained = self.trained_weights();
-                head::value_fwd(&self.gpu, value, h, trained.view(w), trained.view(b))?;
-                self.gpu.read(&mut values.value[at..at + n], acts.head.value.slice(0..n))?;
+            if self.value_head.is_some() {
+                self.read_values(&mut acts.head, &mut values.value[at..at + n])?;
             }
         }
         Ok(values)
+    }
+
+    /// The value of every target of the last forward alone, without logits; all zeros without a value head.
+    ///
+    /// **Panics** without a forward before it.
+    ///
+    /// **Errors** [`CudaError`].
+    pub fn value_estimates(&self, acts: &mut Activations<E>, targets: &[Target]) -> Result<Vec<f32>, CudaError> {
+        let rows = acts.batch.as_ref().expect("values follow a forward").rows;
+        let mut values = vec![0.0; targets.len()];
+        if self.value_head.is_some() {
+            for (values, targets) in values.chunks_mut(acts.head.capacity).zip(targets.chunks(acts.head.capacity)) {
+                let chunk = Chunk::upload(&self.gpu, targets)?;
+                self.final_hidden(&mut acts.head, &acts.out, rows, &chunk, targets.len())?;
+                self.read_values(&mut acts.head, values)?;
+            }
+        }
+        Ok(values)
+    }
+
+    /// value = w · h + b of the first hidden states in `head`, to the host; nothing without a value head.
+    fn read_values(&self, head: &mut Rows<E>, values: &mut [f32]) -> Result<(), CudaError> {
+        let Some((w, b)) = &self.value_head else { return Ok(()) };
+        let (n, trained) = (values.len(), self.trained_weights());
+        let (value, h) = (head.value.slice_mut(0..n), head.normed.slice(0..n * self.config.d_model));
+        head::value_fwd(&self.gpu, value, h, trained.view(w), trained.view(b))?;
+        self.gpu.read(values, head.value.slice(0..n))
     }
 
     /// Logits of packed rows of the last forward, `[rows, vocab]`: for inspection and tests; training never fetches them.
@@ -135,7 +159,23 @@ impl<E: Precision> GpuTransformer<E> {
         Ok(logits)
     }
 
-    /// Final norm of the targets' hidden states, their logits, log-probability and entropy, all in `head`.
+    /// Final norm of the targets' hidden states and its 1/RMS, in `head`.
+    fn final_hidden(
+        &self,
+        head: &mut Rows<E>,
+        out: &Buffer<E>,
+        packed_rows: usize,
+        chunk: &Chunk,
+        n: usize,
+    ) -> Result<(), CudaError> {
+        let (gpu, d) = (&self.gpu, self.config.d_model);
+        embedding_fwd(gpu, head.x.slice_mut(0..n * d), chunk.gather.view(), out.slice(0..packed_rows * d), d)?;
+        let (normed, rstd) = (head.normed.slice_mut(0..n * d), head.rstd.slice_mut(0..n));
+        let (x, gain, eps) = (head.x.slice(0..n * d), self.weights(&self.final_norm), self.config.norm_eps as f32);
+        rmsnorm_fwd(gpu, normed, d, rstd, x, gain, eps, Layout::plain(n, d))
+    }
+
+    /// The final hidden states of the targets, their logits, log-probability and entropy, all in `head`.
     fn score(
         &self,
         head: &mut Rows<E>,
@@ -146,10 +186,7 @@ impl<E: Precision> GpuTransformer<E> {
         temperature: f32,
     ) -> Result<(), CudaError> {
         let (gpu, d, vocab) = (&self.gpu, self.config.d_model, self.config.vocab);
-        embedding_fwd(gpu, head.x.slice_mut(0..n * d), chunk.gather.view(), out.slice(0..packed_rows * d), d)?;
-        let (normed, rstd) = (head.normed.slice_mut(0..n * d), head.rstd.slice_mut(0..n));
-        let (x, gain, eps) = (head.x.slice(0..n * d), self.weights(&self.final_norm), self.config.norm_eps as f32);
-        rmsnorm_fwd(gpu, normed, d, rstd, x, gain, eps, Layout::plain(n, d))?;
+        self.final_hidden(head, out, packed_rows, chunk, n)?;
         let (normed, w) = (head.normed.slice(0..n * d), self.weights(&self.lm_head));
         linear_fwd(gpu, self.products, head.logits.slice_mut(0..n * vocab), normed, w, d, false)?;
         let (logp, entropy) = (head.logp.slice_mut(0..n), head.entropy.slice_mut(0..n));

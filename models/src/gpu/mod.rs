@@ -14,7 +14,7 @@ mod weights;
 
 pub use weights::Precision;
 
-pub use decode::{Decoding, Draw, DrawError, GpuCache, Outcome};
+pub use decode::{Decoding, DrawError, GpuCache};
 
 use crate::config::Config;
 use crate::lora::Lora;
@@ -27,10 +27,13 @@ use crate::transformer::Places;
 use layer::{LayerActivations, Scratch};
 use learner::Learner;
 use projection::Projections;
-use ragen_cuda::gemm::Products;
+#[cfg(feature = "emulator")]
+pub use ragen_cuda::driver::Emulator;
+pub use ragen_cuda::gemm::Products;
 use ragen_cuda::kernels::attention::{Cached, Heads, Segment, Tree};
 use ragen_cuda::kernels::embedding::{RowsByToken, embedding_bwd, embedding_fwd};
-use ragen_cuda::{Buffer, CudaError, Gpu, View};
+use ragen_cuda::{Buffer, View};
+pub use ragen_cuda::{CudaError, Gpu, Traffic};
 use std::ops::Range;
 use std::sync::Arc;
 use weights::Weights;
@@ -128,6 +131,13 @@ impl<E: Precision> Activations<E> {
     }
 }
 
+impl<E> Activations<E> {
+    /// Packed rows that there is memory for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+}
+
 impl<E: Precision> GpuTransformer<E> {
     /// A model of this shape with these weights on the device; [`GpuTransformer::train`] makes it one that learns.
     ///
@@ -183,8 +193,6 @@ impl<E: Precision> GpuTransformer<E> {
         let embedding = range(&table, "model.embed_tokens.weight").unwrap_or_default();
         let places: Vec<Places> = (0..config.n_layers).map(|l| Places::new(&table, &config, l)).collect();
         let projections = places.iter().enumerate().map(|(l, places)| Projections::new(&config, places, l, adapters));
-        let rope = RopeTable::new(&config.rope, config.head_dim, positions, positions);
-        let turns: Vec<f32> = (0..positions).flat_map(|p| [rope.row(p).0, rope.row(p).1].concat()).collect();
         Ok(GpuTransformer {
             heads: Heads { n_heads: config.n_heads, n_kv_heads: config.n_kv_heads, head_dim: config.head_dim },
             projections: projections.collect(),
@@ -193,7 +201,7 @@ impl<E: Precision> GpuTransformer<E> {
             embedding,
             final_norm: range(&table, "model.norm.weight").unwrap_or_default(),
             value_head: range(trained, "value_head.weight").zip(range(trained, "value_head.bias")),
-            rope: gpu.upload("RoPE's table", &turns)?,
+            rope: rope_table(&gpu, &config, positions)?,
             learner: None,
             optimiser: AdamWSettings::default(),
             base,
@@ -203,6 +211,25 @@ impl<E: Precision> GpuTransformer<E> {
             config,
             gpu,
         })
+    }
+
+    /// A model like this one with other weights, that never learns.
+    ///
+    /// **Panics** and **Errors** as [`GpuTransformer::new`].
+    pub fn frozen_like(&self, params: &Params) -> Result<Self, CudaError> {
+        let frozen = Self::frozen(self.gpu.clone(), self.products, self.config.clone(), params)?;
+        frozen.with_context(self.positions)
+    }
+
+    /// The same model for a context of `positions` tokens; see `Transformer::with_context`.
+    ///
+    /// **Errors** [`CudaError`].
+    pub fn with_context(mut self, positions: usize) -> Result<Self, CudaError> {
+        if positions != self.positions {
+            self.rope = rope_table(&self.gpu, &self.config, positions)?;
+            self.positions = positions;
+        }
+        Ok(self)
     }
 
     /// The longest context, in tokens.
@@ -365,4 +392,11 @@ impl<E: Precision> GpuTransformer<E> {
         let dtable = grads.slice_mut(self.embedding.clone());
         embedding_bwd(&self.gpu, dtable, acts.dx.slice(0..n), &batch.by_token, d)
     }
+}
+
+/// Cosines and sines of every position, `[positions, 2, head_dim / 2]`.
+fn rope_table(gpu: &Gpu, config: &Config, positions: usize) -> Result<Buffer<f32>, CudaError> {
+    let table = RopeTable::new(&config.rope, config.head_dim, config.max_positions, positions);
+    let rows = (0..positions).flat_map(|p| [table.row(p).0, table.row(p).1].concat());
+    gpu.upload("RoPE's table", &rows.collect::<Vec<f32>>())
 }
