@@ -147,6 +147,12 @@ impl Product {
     }
 }
 
+/// FLOP/s of our product of 256×576×1536, its weight packed before.
+pub fn product_rate(cpu: &Cpu, precision: Precision) -> f64 {
+    let mut product = Product::new(cpu, 256, 576, 1536, Order::NtPacked, precision);
+    product.flops() / alternate(5, &mut [&mut || product.ours(cpu)])[0]
+}
+
 /// One product against its peer.
 fn measure_gemm(cpu: &Cpu, m: usize, k: usize, n: usize, order: Order, precision: Precision) -> Value {
     let mut product = Product::new(cpu, m, k, n, order, precision);
@@ -203,7 +209,7 @@ fn peer_gemm(threads: usize, m: usize, k: usize, n: usize, order: Order, a: &[f3
 }
 
 /// Gigabytes read a second, summing a buffer far larger than the caches on all threads.
-fn read_bandwidth(cpu: &Cpu) -> f64 {
+pub fn read_bandwidth(cpu: &Cpu) -> f64 {
     let buffer = vec![1.0f32; 64 << 20];
     let sums: Vec<AtomicU64> = (0..64).map(|_| Default::default()).collect();
     let mut body = || {

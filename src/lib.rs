@@ -8,6 +8,7 @@ pub mod bench;
 pub mod collapse;
 pub mod config;
 pub mod context_manager;
+pub mod doctor;
 pub mod env_manager;
 pub mod estimator;
 pub mod eval;

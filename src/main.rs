@@ -40,6 +40,8 @@ enum Command {
     Envs(commands::envs::Options),
     /// Train, prefill, decode and environment rates of the engine on this machine; the last line is JSON
     Bench(commands::Configured),
+    /// What this machine has, and every fast path against its reference; the last line is JSON
+    Doctor,
 }
 
 fn main() -> ExitCode {
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Play(options) => commands::play::run(&common, &options),
         Command::Envs(options) => commands::envs::run(&common, &options),
         Command::Bench(what) => commands::bench::run(&common, &what),
+        Command::Doctor => commands::doctor::run(&common),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -149,6 +149,31 @@ fn an_absent_device_is_code_3() {
 }
 
 #[test]
+fn the_doctor_finds_this_machine_well() {
+    let place = Place::new();
+    let (out, err) = place.check(0, &["doctor", "--device", "cpu", "--threads", "2"]);
+    let report = json(out.lines().last());
+    assert_eq!((&report["ok"], err.as_str()), (&Value::Bool(true), ""));
+    assert!(report["device"].as_str().unwrap().starts_with("cpu ("), "{report}");
+    let checks = report["checks"].as_array().unwrap();
+    // A line of what it is, then a line a check, then the JSON.
+    assert_eq!(out.lines().count(), checks.len() + 2);
+    for (line, check) in out.lines().skip(1).zip(checks) {
+        let word = if check["ok"].is_null() { "skipped" } else { "ok" };
+        assert!(line.starts_with(word) && line.contains(check["name"].as_str().unwrap()), "{line}");
+    }
+    let of = |part: &str| checks.iter().find(|c| c["name"].as_str().unwrap().contains(part)).unwrap();
+    assert!(of("memory read")["value"].as_f64().unwrap() > 1.0);
+    assert_eq!(of("sampled and scored")["error"], 0.0);
+    assert!(of("gradients in f32")["error"].as_f64().unwrap() > 0.0, "f32 is not f64");
+
+    let (_, err) = place.check(3, &["doctor", "--device", "cuda:7"]);
+    says(&err, &["--device cuda:7", "no CUDA device can be used", "run with --device cpu"]);
+    says(&place.check(2, &["doctor", "--device", "tpu"]).1, &["run.device", "auto, cpu, cuda"]);
+    assert_eq!(fs::read_dir(place.0.path()).unwrap().count(), 0, "it leaves nothing");
+}
+
+#[test]
 fn environments_are_listed_and_played_through_a_pipe() {
     let place = Place::new();
     let (out, _) = place.check(0, &["envs"]);

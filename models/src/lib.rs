@@ -6,6 +6,7 @@ pub mod atomic_file;
 pub mod chat_template;
 pub mod config;
 pub mod device;
+pub mod doctor;
 pub mod engine;
 pub mod gguf;
 pub mod gpu;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub mod bench;
+pub mod doctor;
 pub mod envs;
 pub mod eval;
 pub mod export;

@@ -1,0 +1,39 @@
+//! `ragen doctor`: what this machine has, and every fast path against its reference.
+
+use super::{Common, Failure, print, with_common};
+use ragen::doctor::Report;
+use ragen::settings;
+use ragen_models::device::Cpu;
+use ragen_models::doctor::Sizes;
+use ragen_models::gpu::Gpu;
+
+/// The command. `cpu` and `cuda` are looked at alone; `auto` is both, as far as they are there.
+pub fn run(common: &Common) -> Result<(), Failure> {
+    let run = settings::load(None, &with_common(&[], common))?.run;
+    let mut closed = Ok(());
+    let mut tell = |line: &str| {
+        if !common.quiet && closed.is_ok() {
+            closed = print(&format!("{line}\n"));
+        }
+    };
+    let mut report = Report::default();
+    let gpu = Gpu::open(run.device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).unwrap_or(0));
+    match (run.device.as_str(), gpu) {
+        ("cpu", _) => report.look_at_cpu(&Cpu::new(run.threads).map_err(Failure::Usage)?, &mut tell),
+        ("auto", gpu) => {
+            report.look_at_cpu(&Cpu::new(run.threads).map_err(Failure::Usage)?, &mut tell);
+            match gpu {
+                Ok(gpu) => report.look_at_gpu(&gpu, &Sizes::device(), &mut tell),
+                Err(error) => report.without_gpu(error.to_string(), &mut tell),
+            }
+        }
+        (_, Ok(gpu)) => report.look_at_gpu(&gpu, &Sizes::device(), &mut tell),
+        (device, Err(error)) => return Err(Failure::Device(format!("--device {device}: {error}"))),
+    }
+    closed?;
+    print(&format!("{}\n", report.to_json()))?;
+    match report.failed() {
+        0 => Ok(()),
+        n => Err(Failure::Run(format!("{n} of {} checks failed", report.checks.len()))),
+    }
+}
