@@ -17,18 +17,16 @@ pub fn run(common: &Common) -> Result<(), Failure> {
         }
     };
     let mut report = Report::default();
-    let gpu = Gpu::open(run.device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).unwrap_or(0));
-    match (run.device.as_str(), gpu) {
-        ("cpu", _) => report.look_at_cpu(&Cpu::new(run.threads).map_err(Failure::Usage)?, &mut tell),
-        ("auto", gpu) => {
-            report.look_at_cpu(&Cpu::new(run.threads).map_err(Failure::Usage)?, &mut tell);
-            match gpu {
-                Ok(gpu) => report.look_at_gpu(&gpu, &Sizes::device(), &mut tell),
-                Err(error) => report.without_gpu(error.to_string(), &mut tell),
-            }
+    let device = run.device.as_str();
+    if matches!(device, "auto" | "cpu") {
+        report.look_at_cpu(&Cpu::new(run.threads).map_err(Failure::Usage)?, &mut tell);
+    }
+    if device != "cpu" {
+        match Gpu::open(device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).unwrap_or(0)) {
+            Ok(gpu) => report.look_at_gpu(&gpu, &Sizes::device(), &mut tell),
+            Err(error) if device == "auto" => report.without_gpu(error.to_string(), &mut tell),
+            Err(error) => return Err(Failure::Device(format!("--device {device}: {error}"))),
         }
-        (_, Ok(gpu)) => report.look_at_gpu(&gpu, &Sizes::device(), &mut tell),
-        (device, Err(error)) => return Err(Failure::Device(format!("--device {device}: {error}"))),
     }
     closed?;
     print(&format!("{}\n", report.to_json()))?;
