@@ -41,7 +41,7 @@ enum Command {
     /// Train, prefill, decode and environment rates of the engine on this machine; the last line is JSON
     Bench(commands::Configured),
     /// What this machine has, and every fast path against its reference; the last line is JSON
-    Doctor,
+    Doctor(commands::doctor::Options),
 }
 
 fn main() -> ExitCode {
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         Command::Play(options) => commands::play::run(&common, &options),
         Command::Envs(options) => commands::envs::run(&common, &options),
         Command::Bench(what) => commands::bench::run(&common, &what),
-        Command::Doctor => commands::doctor::run(&common),
+        Command::Doctor(options) => commands::doctor::run(&common, &options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

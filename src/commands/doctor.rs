@@ -1,14 +1,23 @@
 //! `ragen doctor`: what this machine has, and every fast path against its reference.
 
 use super::{Common, Failure, print, with_common};
+use clap::Args;
 use ragen::doctor::Report;
 use ragen::settings;
 use ragen_models::device::Cpu;
 use ragen_models::doctor::Sizes;
 use ragen_models::gpu::Gpu;
 
+/// How to look.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Small shapes on a GPU, not those of a model of 0.5 billion parameters: for tools that slow it down
+    #[arg(long)]
+    pub small: bool,
+}
+
 /// The command. `cpu` and `cuda` are looked at alone; `auto` is both, as far as they are there.
-pub fn run(common: &Common) -> Result<(), Failure> {
+pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     let run = settings::load(None, &with_common(&[], common))?.run;
     let mut closed = Ok(());
     let mut tell = |line: &str| {
@@ -17,13 +26,14 @@ pub fn run(common: &Common) -> Result<(), Failure> {
         }
     };
     let mut report = Report::default();
+    let sizes = if options.small { Sizes::tiny() } else { Sizes::device() };
     let device = run.device.as_str();
     if matches!(device, "auto" | "cpu") {
         report.look_at_cpu(&Cpu::new(run.threads).map_err(Failure::Usage)?, &mut tell);
     }
     if device != "cpu" {
         match Gpu::open(device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).unwrap_or(0)) {
-            Ok(gpu) => report.look_at_gpu(&gpu, &Sizes::device(), &mut tell),
+            Ok(gpu) => report.look_at_gpu(&gpu, &sizes, &mut tell),
             Err(error) if device == "auto" => report.without_gpu(error.to_string(), &mut tell),
             Err(error) => return Err(Failure::Device(format!("--device {device}: {error}"))),
         }

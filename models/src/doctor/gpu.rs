@@ -67,7 +67,7 @@ impl Sizes {
         Sizes { shape: Shape::half_billion, copy_bytes: 1 << 30, square: 8192, rehearsal: Rehearsal::small() }
     }
 
-    /// What the emulator gets through in seconds.
+    /// What the emulator, or a device that is watched, gets through in seconds.
     pub fn tiny() -> Sizes {
         Sizes { shape: Shape::tiny, copy_bytes: 1 << 16, square: 48, rehearsal: Rehearsal::tiny() }
     }

@@ -54,17 +54,17 @@ impl Step {
 }
 
 impl Rehearsal {
-    /// Wider than the blocks of products, the head's chunks of 512 tokens and a page of 32 positions.
+    /// Wider than the blocks of products, the head's chunks of 512 tokens and a page of 32 positions; heads as wide as those of language models.
     pub fn small() -> Self {
-        Rehearsal::new(600, 96, 288, [37, 21, 40, 33])
+        Rehearsal::new(600, 96, 64, 288, [37, 21, 40, 33])
     }
 
     /// One that the emulator gets through in no time.
     pub fn tiny() -> Self {
-        Rehearsal::new(83, 40, 72, [21, 7, 13, 5])
+        Rehearsal::new(83, 40, 16, 72, [21, 7, 13, 5])
     }
 
-    fn new(vocab: usize, d_model: usize, d_ff: usize, lens: [usize; 4]) -> Self {
+    fn new(vocab: usize, d_model: usize, head_dim: usize, d_ff: usize, lens: [usize; 4]) -> Self {
         let config = Config {
             family: Family::Qwen3,
             vocab,
@@ -72,7 +72,7 @@ impl Rehearsal {
             n_layers: 2,
             n_heads: 4,
             n_kv_heads: 2,
-            head_dim: 16,
+            head_dim,
             d_ff,
             rope: Rope::plain(500.0),
             sliding_window: None,
