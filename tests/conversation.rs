@@ -3,6 +3,7 @@
 #[path = "../models/tests/assets/mod.rs"]
 mod assets;
 mod stage;
+mod tiny_model;
 
 use ragen::agent_proxy::{Play, Rollout, play};
 use ragen::config::{Config, History, PromptStyle};
@@ -15,13 +16,12 @@ use ragen::train::Trainer;
 use ragen::trajectory::{Provenance, Trajectory};
 use ragen_envs::Mode;
 use ragen_models::chat_template::{Chat, Message};
-use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
 use ragen_models::optim::AdamWSettings;
 use ragen_models::random::Key;
 use ragen_models::simd::Isa;
 use ragen_models::tokenizer::Tokenizer;
-use ragen_models::transformer::{Config as Shape, Precision, Transformer};
+use ragen_models::transformer::Precision;
 use serde_json::Map;
 use stage::*;
 use std::path::Path;
@@ -277,9 +277,8 @@ fn what_cannot_be_prompted_is_an_error() {
 }
 
 fn model(vocab: usize, estimator: Estimator, max_positions: usize) -> Model {
-    let shape = Shape { vocab, max_positions, value_head: estimator == Estimator::Gae, ..shape() };
-    let mut params = Transformer::initial(&shape, 3);
-    params.get_mut("lm_head.weight").iter_mut().for_each(|w| *w *= 20.0);
+    let shape = tiny_model::shape(vocab, max_positions, estimator == Estimator::Gae);
+    let params = tiny_model::weights(&shape, 20.0);
     Model::new(Arc::new(Cpu::with(Isa::available()[0], 2)), shape, params, Precision::F32, AdamWSettings::default())
 }
 
@@ -380,26 +379,5 @@ fn a_later_prompt_at_the_limit_of_the_context() {
             assert_eq!((&t.turns, &t.rows), (&whole.turns, &whole.rows));
             assert!(!t.outcome.context_full);
         }
-    }
-}
-
-fn shape() -> Shape {
-    Shape {
-        family: Family::Qwen3,
-        vocab: 0,
-        d_model: 24,
-        n_layers: 2,
-        n_heads: 3,
-        n_kv_heads: 1,
-        head_dim: 8,
-        d_ff: 40,
-        rope: Rope::plain(500.0),
-        sliding_window: None,
-        norm_eps: 1e-6,
-        tied_embeddings: false,
-        qkv_bias: true,
-        qk_norm: true,
-        value_head: false,
-        max_positions: 0,
     }
 }

@@ -1,5 +1,7 @@
 //! The loop over a model on the GPU, which here is the emulator: as `model_policy.rs`, tiny and with random weights.
 
+mod tiny_model;
+
 use ragen::agent_proxy::{Play, play};
 use ragen::config::Config;
 use ragen::context_manager::ContextManager;
@@ -9,7 +11,6 @@ use ragen::policy::{Policy, Request, Row, SequenceId, Stop, TokenSeeds, TokenVal
 use ragen::settings;
 use ragen::train::{TrainState, Trainer};
 use ragen::trajectory::Trajectory;
-use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
 use ragen_models::engine::{GpuEngine, Room};
 use ragen_models::gpu::{Emulator, Gpu, GpuTransformer, Precision as OnDevice, Products, Traffic};
@@ -36,26 +37,8 @@ fn small() -> Config {
 }
 
 fn weights(config: &Config) -> (Shape, Params) {
-    let shape = Shape {
-        family: Family::Qwen3,
-        vocab: Tokenizer::tiny().vocab(),
-        d_model: 24,
-        n_layers: 2,
-        n_heads: 3,
-        n_kv_heads: 1,
-        head_dim: 8,
-        d_ff: 40,
-        rope: Rope::plain(500.0),
-        sliding_window: None,
-        norm_eps: 1e-6,
-        tied_embeddings: false,
-        qkv_bias: true,
-        qk_norm: true,
-        value_head: false,
-        max_positions: config.rollout.model_tokens,
-    };
-    let mut params = Transformer::initial(&shape, 3);
-    params.get_mut("lm_head.weight").iter_mut().for_each(|w| *w *= 60.0);
+    let shape = tiny_model::shape(Tokenizer::tiny().vocab(), config.rollout.model_tokens, false);
+    let params = tiny_model::weights(&shape, 60.0);
     (shape, params)
 }
 

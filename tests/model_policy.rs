@@ -1,5 +1,7 @@
 //! The loop over the real model, tiny and with random weights: what is trained has the very bits of what was sampled.
 
+mod tiny_model;
+
 use ragen::agent_proxy::{Play, play};
 use ragen::config::{Config, PromptStyle};
 use ragen::context_manager::ContextManager;
@@ -10,13 +12,12 @@ use ragen::policy::{Policy, Request, Row, Stop, TokenSeeds, Weights};
 use ragen::settings;
 use ragen::train::Trainer;
 use ragen::trajectory::{Provenance, Trajectory};
-use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
 use ragen_models::optim::AdamWSettings;
 use ragen_models::random::Key;
 use ragen_models::simd::Isa;
 use ragen_models::tokenizer::Tokenizer;
-use ragen_models::transformer::{Config as Shape, Precision, Transformer};
+use ragen_models::transformer::Precision;
 use std::sync::Arc;
 
 /// The shipped Sokoban configuration, small enough for a test.
@@ -30,27 +31,9 @@ fn small() -> Config {
 }
 
 fn model(config: &Config, isa: Isa, threads: usize) -> Model {
-    let shape = Shape {
-        family: Family::Qwen3,
-        vocab: Tokenizer::tiny().vocab(),
-        d_model: 24,
-        n_layers: 2,
-        n_heads: 3,
-        n_kv_heads: 1,
-        head_dim: 8,
-        d_ff: 40,
-        rope: Rope::plain(500.0),
-        sliding_window: None,
-        norm_eps: 1e-6,
-        tied_embeddings: false,
-        qkv_bias: true,
-        qk_norm: true,
-        value_head: config.algorithm.estimator == Estimator::Gae,
-        max_positions: config.rollout.model_tokens,
-    };
-    let mut params = Transformer::initial(&shape, 3);
-    // Far from uniform, so that top-p drops something and no logit is shared.
-    params.get_mut("lm_head.weight").iter_mut().for_each(|w| *w *= 60.0);
+    let value_head = config.algorithm.estimator == Estimator::Gae;
+    let shape = tiny_model::shape(Tokenizer::tiny().vocab(), config.rollout.model_tokens, value_head);
+    let params = tiny_model::weights(&shape, 60.0);
     Model::new(Arc::new(Cpu::with(isa, threads)), shape, params, config.model.dtype, AdamWSettings::default())
 }
 

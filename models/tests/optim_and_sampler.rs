@@ -3,26 +3,14 @@
 #[allow(dead_code)] // Other tests use the rest of it.
 mod golden_data;
 
+use golden_data::cases::{SamplingCase, cases};
 use ragen_models::device::Cpu;
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Entry, Params, Table};
 use ragen_models::sampler::{Sampling, Scratch};
 use ragen_models::simd::Isa;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use std::sync::Arc;
-
-/// The cases of `golden/<name>`.
-fn cases<T: DeserializeOwned>(name: &str) -> Vec<T> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct File<T> {
-        cases: Vec<T>,
-    }
-    let file: File<T> = golden_data::read_json(&golden_data::golden(name));
-    assert!(!file.cases.is_empty());
-    file.cases
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,31 +71,12 @@ fn golden_adamw() {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SamplingCase {
-    name: String,
-    logits: Vec<Option<f32>>,
-    temperature: f32,
-    top_k: usize,
-    top_p: f32,
-    min_p: f32,
-    kept: Vec<u32>,
-    probs: Vec<f64>,
-    logps: Vec<f64>,
-    /// Where a tie makes transformers keep another set; ours is `kept`.
-    #[serde(rename = "transformers_kept")]
-    _transformers_kept: Option<Vec<u32>>,
-    #[serde(rename = "boundary_gap")]
-    _boundary_gap: Option<f64>,
-}
-
 #[test]
 fn golden_sampling() {
     for case in cases::<SamplingCase>("sampling.json") {
+        let logits = case.logits();
         let SamplingCase { name, temperature, top_k, top_p, min_p, .. } = case;
         let sampling = Sampling { temperature, top_k, top_p, min_p };
-        let logits: Vec<f32> = case.logits.iter().map(|x| x.unwrap_or(f32::NEG_INFINITY)).collect();
         for isa in Isa::available() {
             let mut scratch = Scratch::default();
             sampling.filter(isa, &logits, &mut scratch).unwrap();

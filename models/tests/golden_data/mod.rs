@@ -1,5 +1,8 @@
 //! Where the golden data lie, and how a test reads them so that nothing in them is passed over.
 
+#[allow(dead_code, reason = "each test uses its part")]
+pub mod cases;
+
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

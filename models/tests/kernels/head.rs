@@ -1,13 +1,12 @@
 //! The head: log-probability, entropy and value, and the seeds of these back.
 
-use crate::golden_data;
+use crate::golden_data::cases::{LogSoftmaxCase, cases};
 use crate::support::{Precision, assert_near, cpu, download, gpu, random, upload};
 use half::bf16;
 use ragen_cuda::kernels::head::{self as kernel, Kept, STATS, Seeds, Targets};
 use ragen_cuda::kernels::sums;
 use ragen_cuda::{Buffer, Gpu};
 use ragen_models::ops::head::{RowSeeds, dot, row_bwd, row_stats};
-use serde::Deserialize;
 
 /// Rows, vocabulary, temperature.
 const CASES: &[(usize, usize, f32)] = &[
@@ -203,53 +202,15 @@ fn value_is_that_of_the_cpu() {
     value::<bf16>();
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LogSoftmax {
-    cases: Vec<LogSoftmaxCase>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LogSoftmaxCase {
-    seed: u32,
-    n: usize,
-    scale: f32,
-    first_logits: Vec<f32>,
-    last_logit: f32,
-    logsumexp: f64,
-    entropy: f64,
-    targets: Vec<u32>,
-    logps: Vec<f64>,
-    seed_target: u32,
-    dlogp: f32,
-    dentropy: f32,
-    dlogits_at_targets: Vec<f64>,
-    dlogits_abs_sum: f64,
-    dlogits_sum: f64,
-    /// Of other programs.
-    #[serde(rename = "measured_error")]
-    _measured_error: serde_json::Value,
-}
-
 /// Vocabularies of real size, with the tolerances of the golden data's README.
 #[test]
 fn golden_log_softmax() {
     let Some(gpu) = gpu() else { return };
-    let file: LogSoftmax = golden_data::read_json(&golden_data::golden("log_softmax.json"));
-    assert!(!file.cases.is_empty());
-    for case in &file.cases {
+    for case in cases::<LogSoftmaxCase>("log_softmax.json") {
         let near = |what: &str, got: f64, want: f64, allowed: f64| {
             assert!((got - want).abs() <= allowed, "seed {}: {what} is {got}, not {want}", case.seed);
         };
-        let mut x = case.seed;
-        let logits: Vec<f32> = (0..case.n)
-            .map(|_| {
-                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                case.scale * ((x >> 8) as f32 / (1u32 << 24) as f32 - 0.5)
-            })
-            .collect();
-        assert_eq!((&logits[..4], logits[case.n - 1]), (&case.first_logits[..], case.last_logit));
+        let logits = case.logits();
 
         // All targets as rows of their own.
         assert_eq!(case.targets.len(), case.logps.len());
@@ -264,7 +225,8 @@ fn golden_log_softmax() {
         }
 
         let row = OnDevice::new(gpu, &logits, &[case.seed_target], &[]);
-        let seeds = [gpu.upload("dlogp", &[case.dlogp]).unwrap(), gpu.upload("dentropy", &[case.dentropy]).unwrap()];
+        let seeds = [("dlogp", case.dlogp), ("dentropy", case.dentropy)]
+            .map(|(what, x)| gpu.upload(what, &[x as f32]).unwrap());
         let seeds = Seeds { logp: Some(seeds[0].view()), entropy: Some(seeds[1].view()) };
         let dlogits = row.backward::<f32>(gpu, &row.forward::<f32>(gpu, 1.0).2, seeds, 1.0);
         assert_eq!(case.targets.len(), case.dlogits_at_targets.len());

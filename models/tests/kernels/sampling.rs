@@ -1,13 +1,12 @@
 //! Sampling: uniform numbers, filters, draws.
 
-use crate::golden_data;
+use crate::golden_data::cases::{SamplingCase, cases};
 use crate::head::OnDevice;
 use crate::support::{cpu, gpu, random};
 use ragen_cuda::Gpu;
 use ragen_cuda::kernels::sampling::{self as kernel, Draws, Refusal};
 use ragen_models::random::Key;
 use ragen_models::sampler::{Sampling, Scratch};
-use serde::Deserialize;
 
 const ALMOST_ONE: f64 = 1.0 - f64::EPSILON / 2.0;
 
@@ -261,40 +260,13 @@ fn training_finds_the_bits_of_sampling() {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SamplingFile {
-    cases: Vec<SamplingCase>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SamplingCase {
-    name: String,
-    logits: Vec<Option<f32>>,
-    temperature: f32,
-    top_k: usize,
-    top_p: f32,
-    min_p: f32,
-    kept: Vec<u32>,
-    probs: Vec<f64>,
-    logps: Vec<f64>,
-    /// Where a tie makes transformers keep another set; ours is `kept`.
-    #[serde(rename = "transformers_kept")]
-    _transformers_kept: Option<Vec<u32>>,
-    #[serde(rename = "boundary_gap")]
-    _boundary_gap: Option<f64>,
-}
-
 #[test]
 fn golden_sampling() {
     let Some(gpu) = gpu() else { return };
-    let file: SamplingFile = golden_data::read_json(&golden_data::golden("sampling.json"));
-    assert!(!file.cases.is_empty());
-    for case in file.cases {
+    for case in cases::<SamplingCase>("sampling.json") {
+        let logits = case.logits();
         let SamplingCase { name, temperature, top_k, top_p, min_p, kept, probs, logps, .. } = case;
         let sampling = Sampling { temperature, top_k, top_p, min_p };
-        let logits: Vec<f32> = case.logits.iter().map(|x| x.unwrap_or(f32::NEG_INFINITY)).collect();
         assert!(kept.len() == probs.len() && kept.len() == logps.len());
         // The middle of a token's share of the unit interval draws that token.
         let (mut u, mut want, mut cumulative) = (vec![0.5], vec![None], 0.0);

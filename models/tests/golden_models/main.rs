@@ -2,20 +2,17 @@
 //!
 //! The checks are functions of an [`Engine`] or a [`TokenHead`], so that the twin and the fast path pass the very same ones.
 
+#[path = "../golden_data/mod.rs"]
 mod golden_data;
+mod on_gpu;
 
 use golden_data::*;
-use ragen_cuda::Gpu;
-use ragen_cuda::gemm::Products;
 use ragen_models::device::Cpu;
-use ragen_models::gpu::{self, GpuTransformer};
 use ragen_models::lora::Lora;
 use ragen_models::ops::head::{RowSeeds, row_bwd, row_stats};
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
 use ragen_models::peft;
-use ragen_models::random::Key;
-use ragen_models::sampler::{Draw, Sampling};
 use ragen_models::simd::Isa;
 use ragen_models::token_tree::TokenTree;
 use ragen_models::transformer::{Activations, Append, Config, Gradients, Precision, Transformer};
@@ -26,7 +23,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The tiny models that need nothing but the transformer.
 const MODELS: [&str; 13] = [
@@ -355,50 +352,11 @@ fn check_training<E: Engine>(golden: &Golden, model: &Loaded) {
     assert!(checksums.is_empty(), "{name}: checksums of no parameter: {checksums:?}");
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LogSoftmax {
-    cases: Vec<LogSoftmaxCase>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LogSoftmaxCase {
-    seed: u32,
-    n: usize,
-    scale: f32,
-    first_logits: Vec<f32>,
-    last_logit: f32,
-    logsumexp: f64,
-    entropy: f64,
-    targets: Vec<u32>,
-    logps: Vec<f64>,
-    seed_target: u32,
-    dlogp: f64,
-    dentropy: f64,
-    dlogits_at_targets: Vec<f64>,
-    dlogits_abs_sum: f64,
-    dlogits_sum: f64,
-    /// Of other programs.
-    #[serde(rename = "measured_error")]
-    _measured_error: Value,
-}
-
 /// Puts a head through vocabularies of real size.
 fn check_log_softmax(head: &impl TokenHead) {
-    let file: LogSoftmax = read_json(&golden("log_softmax.json"));
-    for case in &file.cases {
+    for case in cases::cases::<cases::LogSoftmaxCase>("log_softmax.json") {
         let what = |part: &str| format!("log_softmax seed {}: {part}", case.seed);
-        let mut x = case.seed;
-        let logits: Vec<f32> = (0..case.n)
-            .map(|_| {
-                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                case.scale * ((x >> 8) as f32 / (1u32 << 24) as f32 - 0.5)
-            })
-            .collect();
-        assert_eq!(logits[..case.first_logits.len()], case.first_logits);
-        assert_eq!(logits[case.n - 1], case.last_logit);
-
+        let logits = case.logits();
         assert_eq!(case.targets.len(), case.logps.len());
         for (&target, &wanted) in case.targets.iter().zip(&case.logps) {
             let (logp, entropy) = head.score(&logits, target);
@@ -556,99 +514,6 @@ impl Engine for FastBf16 {
 
     fn greedy(&mut self, prompt: &[u32], n: usize) -> (Vec<u32>, Vec<f64>) {
         self.0.greedy(prompt, n)
-    }
-}
-
-/// The GPU's path, on the emulator.
-struct OnGpu<E> {
-    model: GpuTransformer<E>,
-}
-
-/// The emulator; `None`, after saying why, without g++.
-fn emulator() -> Option<Gpu> {
-    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    GPU.get_or_init(|| Gpu::emulated().map_err(|error| println!("skipped: {error}")).ok()).clone()
-}
-
-impl<E: gpu::Precision> OnGpu<E> {
-    fn forward(&self, rows: &[Vec<u32>]) -> (TokenTree, gpu::Activations<E>) {
-        let tree = TokenTree::from_rows(rows);
-        // The head in chunks of 7, and blocks that are computed again: both must make no difference.
-        let mut acts = gpu::Activations::new(&self.model, tree.rows(), 7, true).unwrap();
-        self.model.forward(&tree, &mut acts).unwrap();
-        (tree, acts)
-    }
-}
-
-impl<E: gpu::Precision> Engine for OnGpu<E> {
-    // As for the CPU in bf16; here activations and their gradients are stored rounded, too.
-    const SLACK: f64 = if size_of::<E>() == 4 { 1.0 } else { 6000.0 };
-
-    fn load(of: &Loaded, params: &Params) -> Self {
-        let gpu = emulator().expect("whoever loads a model has asked for the emulator");
-        let (by, config) = (Products::Invariant, of.config.clone());
-        let model = match &of.lora {
-            None => GpuTransformer::new(gpu, by, config, params),
-            Some((lora, _)) => GpuTransformer::with_adapters(gpu, by, config, &of.weights, lora.clone(), params),
-        };
-        OnGpu { model: model.unwrap() }
-    }
-
-    fn logits(&mut self, rows: &[Vec<u32>]) -> Vec<f64> {
-        let (tree, mut acts) = self.forward(rows);
-        widen(&self.model.logits(&mut acts, &(0..tree.rows()).collect::<Vec<_>>()).unwrap())
-    }
-
-    fn score(&mut self, rows: &[Vec<u32>], targets: &[Target]) -> PerTarget<f64> {
-        let values = self.model.values(&mut self.forward(rows).1, targets, 1.0).unwrap();
-        PerTarget { logp: widen(&values.logp), entropy: widen(&values.entropy), value: widen(&values.value) }
-    }
-
-    fn gradients(&mut self, rows: &[Vec<u32>], targets: &[Target], seeds: &PerTarget<f64>) -> Vec<f64> {
-        let narrow = |x: &[f64]| x.iter().map(|&x| x as f32).collect();
-        let seeds =
-            PerTarget { logp: narrow(&seeds.logp), entropy: narrow(&seeds.entropy), value: narrow(&seeds.value) };
-        self.model.train(AdamWSettings::default()).unwrap();
-        let mut acts = self.forward(rows).1;
-        self.model.backward(&mut acts, targets, 1.0, &seeds).unwrap();
-        widen(&self.model.gradients().unwrap().unwrap())
-    }
-
-    fn greedy(&mut self, prompt: &[u32], n: usize) -> (Vec<u32>, Vec<f64>) {
-        let model = &self.model;
-        let mut cache = gpu::GpuCache::new(model, (prompt.len() + n).div_ceil(32)).unwrap();
-        let mut space = gpu::Decoding::new(model, prompt.len(), 1).unwrap();
-        let (id, mut tokens) = (cache.open(), prompt.to_vec());
-        let (mut chosen, mut logps) = (Vec::new(), Vec::new());
-        for _ in 0..n {
-            model.extend(&mut cache, &mut space, &[Append { id, tokens: &tokens }], 0).unwrap();
-            let draws = [Draw { row: 0, key: Key::new(0), position: 0 }];
-            let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-            let best = model.draw(&mut space, &greedy, &draws).unwrap()[0].drawn.id;
-            let logits = model.next_logits(&space).unwrap();
-            logps.push(f64::from(row_stats(Isa::available()[0], &logits, 1.0).logp(logits[best as usize])));
-            chosen.push(best);
-            tokens = vec![best];
-        }
-        (chosen, logps)
-    }
-}
-
-#[test]
-fn golden_gpu_models() {
-    if emulator().is_none() {
-        return;
-    }
-    for name in MODELS.into_iter().chain(["llama_lora"]) {
-        let dir = golden(&format!("models/{name}"));
-        let (golden, model) = (read_json(&dir.join("golden.json")), Loaded::read(&dir));
-        check_rows::<OnGpu<f32>>(&golden, &model, &dir);
-        check_rows::<OnGpu<half::bf16>>(&golden, &model, &dir);
-        check_greedy::<OnGpu<f32>>(&golden, &model);
-        // Ten steps each would take long under the emulator: those of one model with most of what there is.
-        if name == "qwen3" {
-            check_training::<OnGpu<f32>>(&golden, &model);
-        }
     }
 }
 
