@@ -70,11 +70,6 @@ fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
 
-/// The emulator; `None`, after saying why, without g++.
-fn emulator() -> Option<Gpu> {
-    Gpu::emulated().map_err(|error| println!("skipped: {error}")).ok()
-}
-
 /// Sampled and scored bits, with and without sharing of prefixes; returns the trajectories.
 fn sampled_is_scored<E: OnDevice + 'static>(gpu: &Gpu, config: &Config) -> Vec<Trajectory> {
     let mut policy = on_gpu::<E>(gpu, config);
@@ -92,7 +87,7 @@ fn sampled_is_scored<E: OnDevice + 'static>(gpu: &Gpu, config: &Config) -> Vec<T
 
 #[test]
 fn every_token_scored_on_the_gpu_has_the_bits_it_was_sampled_with_there() {
-    let Some(gpu) = emulator() else { return };
+    let Some(gpu) = Gpu::for_tests() else { return };
     let mut config = small();
     let on_device = sampled_is_scored::<f32>(&gpu, &config);
     // In f32 the CPU draws the same tokens.
@@ -130,7 +125,7 @@ fn three_steps<E: OnDevice + 'static>(gpu: &Gpu, config: &Config) -> Outcome {
 
 #[test]
 fn three_steps_are_those_of_the_cpu_and_repeat_in_every_bit() {
-    let Some(gpu) = emulator() else { return };
+    let Some(gpu) = Gpu::for_tests() else { return };
     let config = small();
     let (_, weights_before) = weights(&config);
     let (metrics, weights) = three_steps::<f32>(&gpu, &config);
@@ -155,7 +150,7 @@ fn three_steps_are_those_of_the_cpu_and_repeat_in_every_bit() {
 
 #[test]
 fn training_goes_on_from_what_was_saved_as_if_never_stopped() {
-    let Some(gpu) = emulator() else { return };
+    let Some(gpu) = Gpu::for_tests() else { return };
     let config = small();
     let whole = train(&config, &mut on_gpu::<Bf16>(&gpu, &config), 1..=2, &mut trainer(&config));
 
@@ -205,7 +200,7 @@ fn bytes_of_a_step(gpu: &Gpu, config: &Config, d_model: usize, d_ff: usize) -> T
 
 #[test]
 fn what_crosses_to_the_device_and_back_does_not_grow_with_the_model() {
-    let Some(gpu) = emulator() else { return };
+    let Some(gpu) = Gpu::for_tests() else { return };
     let config = small();
     let narrow = bytes_of_a_step(&gpu, &config, 24, 40);
     assert_eq!(narrow, bytes_of_a_step(&gpu, &config, 48, 96));
@@ -215,7 +210,7 @@ fn what_crosses_to_the_device_and_back_does_not_grow_with_the_model() {
 
 #[test]
 fn memory_that_runs_out_in_a_step_is_one_clear_error_and_the_weights_stay() {
-    let Some(_) = emulator() else { return };
+    let Some(_) = Gpu::for_tests() else { return };
     let config = small();
     // Room for the model and its cache, and not for the activations of a batch.
     let small_gpu = Gpu::over(Arc::new(Emulator::new().unwrap().with_memory(1 << 20)));

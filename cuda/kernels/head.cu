@@ -13,7 +13,7 @@
 // Launch:        256 threads; head: rows blocks; value_fwd: 8 rows a block; value_bwd: columns in x, pieces in y
 // Shared memory: head_fwd one float and one double a warp
 // Determinism:   sums of a row in one fixed tree, whatever its neighbours; dw and db: rows ascending in a piece, pieces added in order
-// Bytes moved:   head_fwd 4 a logit (read twice, the second time mostly from the cache); head_bwd 4 + element a logit; value_fwd 1 element
+// Bytes moved:   head_fwd 4 a logit, twice where the chunk is larger than the cache (at 512 rows it is); head_bwd 4 + element a logit; value_fwd 1 element
 //                for each of h; value_bwd 3 elements for each of h
 
 #define ROWS 64

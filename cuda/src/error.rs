@@ -7,6 +7,12 @@ pub enum CudaError {
         /// Why, in words for the person who asked.
         reason: String,
     },
+    /// The emulator was asked for and cannot run.
+    #[error("the emulator of the GPU cannot run: {reason}")]
+    NoEmulator {
+        /// Why.
+        reason: String,
+    },
     /// The device has too little memory left.
     #[error("{what} needs {wanted_bytes} bytes of device memory, {free_bytes} of {total_bytes} are free")]
     Memory {

@@ -16,16 +16,9 @@ use ragen_models::params::Params;
 use ragen_models::random::Key;
 use ragen_models::token_tree::TokenTree;
 use ragen_models::transformer::{Activations, Gradients, Precision, Transformer};
-use std::sync::OnceLock;
 use tiny_models::*;
 
 const TEMPERATURE: f32 = 0.7;
-
-/// The emulator; `None`, after saying why, without g++.
-fn emulator() -> Option<Gpu> {
-    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    GPU.get_or_init(|| Gpu::emulated().map_err(|error| println!("skipped: {error}")).ok()).clone()
-}
 
 /// A number type of the device, and how far it may be off from the CPU in f32, by the largest number of a tensor.
 trait Number: gpu::Precision {
@@ -146,7 +139,7 @@ fn assert_gradients<E: Number>(what: &str, got: &Params, want: &Params) {
 }
 
 fn check_against_cpu<E: Number>(what: &str, case: &Case, by: Products) {
-    let Some(gpu) = emulator() else { return };
+    let Some(gpu) = Gpu::for_tests() else { return };
     let (values, grads) = case.run_on_gpu::<E>(&gpu, by, false);
     let (want_values, want_grads) = case.run_on_cpu();
     let what = format!("{what} in {:?}", E::KIND);
@@ -175,7 +168,7 @@ fn values_and_gradients_of_adapters_are_the_cpus() {
 
 #[test]
 fn recomputation_reaches_no_bit() {
-    let Some(gpu) = emulator() else { return };
+    let Some(gpu) = Gpu::for_tests() else { return };
     for case in [Case::of_kind(0), Case::of_kind(1), Case::of_kind(4).with_adapters(&Module::ALL)] {
         let run = |recompute| {
             let (values, grads) = case.run_on_gpu::<bf16>(&gpu, Products::Invariant, recompute);
@@ -188,7 +181,7 @@ fn recomputation_reaches_no_bit() {
 /// Three endings of one beginning, as rows of their own or below one parent. The ends' values are equal in every bit; what they have in
 /// common gets the same gradients, in another order.
 fn check_prefix<E: Number>(kind: usize) {
-    let Some(gpu) = emulator() else { return };
+    let Some(gpu) = Gpu::for_tests() else { return };
     let (case, beginning) = (Case::of_kind(kind), ids(50, 21, 83));
     let endings: Vec<Vec<u32>> = (0..3).map(|i| ids(60 + i, 5 + 13 * i as usize, 83)).collect();
     let mut shared = TokenTree::new();
@@ -257,7 +250,7 @@ fn steps_on_cpu(case: &Case) -> (Vec<f64>, Params) {
 }
 
 fn check_steps<E: Number>(what: &str, case: &Case) {
-    let Some(gpu) = emulator() else { return };
+    let Some(gpu) = Gpu::for_tests() else { return };
     let what = format!("{what} in {:?}", E::KIND);
     let start = case.lora.as_ref().map_or(&case.base, |(_, adapters)| adapters);
     let mut model = case.on_gpu::<E>(&gpu, Products::Invariant);
@@ -304,7 +297,7 @@ fn three_steps_are_the_cpus_and_can_be_taken_up_after_two() {
 
 #[test]
 fn the_same_steps_give_the_same_bits() {
-    let Some(gpu) = emulator() else { return };
+    let Some(gpu) = Gpu::for_tests() else { return };
     for case in [Case::of_kind(0), Case::of_kind(2).with_adapters(&[Module::V, Module::Up])] {
         let run = || {
             let mut model = case.on_gpu::<bf16>(&gpu, Products::Invariant);
@@ -319,7 +312,7 @@ fn the_same_steps_give_the_same_bits() {
 
 #[test]
 fn a_model_with_adapters_is_the_base_without_them_and_merges_into_one() {
-    let Some(gpu) = emulator() else { return };
+    let Some(gpu) = Gpu::for_tests() else { return };
     let case = Case::of_kind(2).with_adapters(&Module::ALL);
     let logp = |model: &GpuTransformer<f32>| {
         let mut acts = gpu::Activations::new(model, case.tree.rows(), 40, false).unwrap();

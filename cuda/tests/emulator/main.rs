@@ -5,12 +5,12 @@ mod memory;
 mod sound;
 mod tiles;
 
-use ragen_cuda::CudaError;
 use ragen_cuda::driver::{Arg, Driver, Emulator, Kind, Launch, Module, Source, Unit};
+use ragen_cuda::{CudaError, Gpu};
 
 /// A machine of the test's own; `None`, after saying why, without g++.
 fn emulator() -> Option<Emulator> {
-    Emulator::new().map_err(|error| println!("skipped: {error}")).ok()
+    Gpu::for_tests().and_then(|_| Emulator::new().ok())
 }
 
 /// Kernels of a source, and buffers for them.

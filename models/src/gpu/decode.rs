@@ -14,6 +14,9 @@ use ragen_cuda::kernels::norm::{Layout, rmsnorm_fwd};
 use ragen_cuda::kernels::sampling::{self, Draws, Refusal, sample, uniform};
 use ragen_cuda::{Buffer, CudaError};
 
+/// Blocks of threads that fill a device: two for each of about 130 multiprocessors.
+const FILLED_BLOCKS: usize = 256;
+
 /// Keys and values of growing sequences on the device, in pages that sequences with a common prefix share.
 pub struct GpuCache<E> {
     table: PageTable,
@@ -168,14 +171,16 @@ impl<E: Precision> GpuTransformer<E> {
         let gpu = &self.gpu;
         let batch = Cached::new(gpu, &extensions, PAGE, self.heads)?;
         let (ids, positions) = (gpu.upload("token ids", &ids)?, gpu.upload("positions", &positions)?);
-        let mut partials = gpu.buffer("attention's partial results", batch.partials())?;
+        // Few sequences would leave most of the device idle, so their keys are dealt out to more blocks of threads; the bits are the same.
+        let few = appends.len() * self.heads.n_kv_heads < FILLED_BLOCKS;
+        let mut partials = few.then(|| gpu.buffer("attention's partial results", batch.partials())).transpose()?;
 
         let d = self.config.d_model;
         let table = self.weights(&self.embedding);
         embedding_fwd(gpu, space.out.slice_mut(0..rows * d), ids.view(), table, d)?;
         for l in 0..self.config.n_layers {
             std::mem::swap(&mut space.block.x, &mut space.out);
-            let attend = Attend::Cache { layer: &mut cache.layers[l], batch: &batch, partials: &mut partials };
+            let attend = Attend::Cache { layer: &mut cache.layers[l], batch: &batch, partials: partials.as_mut() };
             self.layer_fwd(l, &mut space.block, &mut space.out, &mut space.scratch, &positions, attend)?;
         }
         // Only the last row of each sequence is asked for.

@@ -171,7 +171,7 @@ impl<E: Precision> GpuTransformer<E> {
             }
             Attend::Cache { layer, batch, partials } => {
                 kv_append(gpu, layer.view_mut(), qkv, batch)?;
-                attention_cached(gpu, out, qkv, layer.view(), batch, window, Some(partials.view_mut()))?;
+                attention_cached(gpu, out, qkv, layer.view(), batch, window, partials.map(Buffer::view_mut))?;
             }
         }
         gpu.copy(acts.mid.slice_mut(stream.clone()), acts.x.slice(stream.clone()))?;

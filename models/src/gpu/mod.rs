@@ -75,7 +75,7 @@ enum Attend<'a, E> {
     /// The batch's own rows, with what the backward needs.
     Tree(&'a Tree),
     /// A layer of the cache, which gets the batch's keys and values first.
-    Cache { layer: &'a mut Buffer<E>, batch: &'a Cached, partials: &'a mut Buffer<f32> },
+    Cache { layer: &'a mut Buffer<E>, batch: &'a Cached, partials: Option<&'a mut Buffer<f32>> },
 }
 
 /// A packed token tree on the device.

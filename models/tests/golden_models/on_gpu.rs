@@ -4,17 +4,10 @@ use super::*;
 use ragen_models::gpu::{self, Gpu, GpuTransformer, Products};
 use ragen_models::random::Key;
 use ragen_models::sampler::{Draw, Sampling};
-use std::sync::OnceLock;
 
 /// A model on the emulated GPU.
 struct OnGpu<E> {
     model: GpuTransformer<E>,
-}
-
-/// The emulator; `None`, after saying why, without g++.
-fn emulator() -> Option<Gpu> {
-    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    GPU.get_or_init(|| Gpu::emulated().map_err(|error| println!("skipped: {error}")).ok()).clone()
 }
 
 impl<E: gpu::Precision> OnGpu<E> {
@@ -32,7 +25,7 @@ impl<E: gpu::Precision> Engine for OnGpu<E> {
     const SLACK: f64 = if size_of::<E>() == 4 { 1.0 } else { 6000.0 };
 
     fn load(of: &Loaded, params: &Params) -> Self {
-        let gpu = emulator().expect("whoever loads a model has asked for the emulator");
+        let gpu = Gpu::for_tests().expect("whoever loads a model has asked for the emulator");
         let (by, config) = (Products::Invariant, of.config.clone());
         let model = match &of.lora {
             None => GpuTransformer::new(gpu, by, config, params),
@@ -83,7 +76,7 @@ impl<E: gpu::Precision> Engine for OnGpu<E> {
 
 #[test]
 fn golden_gpu_models() {
-    if emulator().is_none() {
+    if Gpu::for_tests().is_none() {
         return;
     }
     for name in MODELS.into_iter().chain(["llama_lora"]) {

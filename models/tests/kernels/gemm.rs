@@ -34,6 +34,12 @@ fn products<E: Precision>(by: Products) {
             assert_near(&what("linear_bwd_input"), &download(gpu, &dx_got), &dx, E::NMSE);
             linear_bwd_weight(gpu, by, dw_got.view_mut(), dy.view(), x.view(), input).unwrap();
             assert_near(&what("linear_bwd_weight"), &download(gpu, &dw_got), &dw, f32::NMSE);
+            // Both are one chain of fused multiply-adds up k: in f32 that is the same bits.
+            if size_of::<E>() == 4 && by == Products::Invariant {
+                assert_eq!(download(gpu, &y_got), y, "{}", what("bits of linear_fwd"));
+                assert_eq!(download(gpu, &dx_got), dx, "{}", what("bits of linear_bwd_input"));
+                assert_eq!(download(gpu, &dw_got), dw, "{}", what("bits of linear_bwd_weight"));
+            }
         }
     }
 }
@@ -69,6 +75,16 @@ fn columns<E: Precision>(by: Products) {
             let (a, b) = (upload::<E>(gpu, &a), upload::<E>(gpu, &b));
             let (a, b) = (a.slice(16..a.len()), b.slice(8..b.len()));
             let (a, b) = (Matrix::rows(a, row_a), Matrix::rows(b, 2 * row_b));
+            // The same with C in f32, whatever the operands are.
+            let mut floats = upload::<f32>(gpu, &c);
+            let to = MatrixMut::rows(floats.slice_mut(8..m * row_c), row_c);
+            gemm(gpu, by, [m, n, k], a, b, to, write).unwrap();
+            assert_near(
+                &format!("{m} x {n} x {k} in f32 by {by:?}, {write:?}"),
+                &download(gpu, &floats),
+                &want,
+                f32::NMSE,
+            );
             let to = MatrixMut::rows(got.slice_mut(8..m * row_c), row_c);
             gemm(gpu, by, [m, n, k], a, b, to, write).unwrap();
             let got = download(gpu, &got);

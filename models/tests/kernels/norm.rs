@@ -98,10 +98,18 @@ fn bias<E: Precision>() {
     for (rows, width) in [(0, 3), (1, 1), (31, 33), (64, 40), (65, 129), (200, 16)] {
         let (dy, mut db) = (random::<E>(1, rows * width), random::<f32>(2, width));
         let mut got = gpu.upload("db", &db).unwrap();
+        // The kernel's own order: rows within a piece of 64, then the pieces.
+        let mut in_order = db.clone();
+        for piece in dy.chunks(64 * width) {
+            let mut sum = vec![0.0f32; width];
+            piece.chunks(width).for_each(|row| sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x));
+            in_order.iter_mut().zip(&sum).for_each(|(total, sum)| *total += sum);
+        }
         bias_bwd(&cpu(), &mut db, &dy);
         let mut space = gpu.buffer::<f32>("pieces", sums::pieces(rows) * width).unwrap();
         sums::bias_bwd::<E>(gpu, got.view_mut(), upload(gpu, &dy).view(), space.view_mut()).unwrap();
         assert_near(&format!("bias_bwd {rows} x {width}"), &download(gpu, &got), &db, f32::NMSE);
+        assert_eq!(download(gpu, &got), in_order, "bias_bwd {rows} x {width}, rows and pieces in their order");
     }
 }
 

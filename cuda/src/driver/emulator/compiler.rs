@@ -95,20 +95,20 @@ pub struct Compiler {
 }
 
 fn unavailable(reason: String) -> CudaError {
-    CudaError::Unavailable { reason }
+    CudaError::NoEmulator { reason }
 }
 
 impl Compiler {
     /// The process's compiler.
     ///
-    /// **Errors** [`CudaError::Unavailable`] if there is none.
+    /// **Errors** [`CudaError::NoEmulator`] if there is none.
     pub fn get() -> Result<&'static Compiler, CudaError> {
         static COMPILER: OnceLock<Result<Compiler, String>> = OnceLock::new();
         COMPILER.get_or_init(Compiler::find).as_ref().map_err(|reason| unavailable(reason.clone()))
     }
 
     fn find() -> Result<Compiler, String> {
-        let no = |why: String| format!("the emulator builds kernels with g++, {why}");
+        let no = |why: String| format!("it builds kernels with g++, {why}");
         let output =
             Command::new("g++").arg("--version").output().map_err(|e| no(format!("which does not start: {e}")))?;
         if !output.status.success() {

@@ -41,7 +41,7 @@ pub struct Emulator {
 impl Emulator {
     /// A new machine with empty memory.
     ///
-    /// **Errors** [`CudaError::Unavailable`] without g++.
+    /// **Errors** [`CudaError::NoEmulator`] without g++.
     pub fn new() -> Result<Emulator, CudaError> {
         let compiler = Compiler::get()?;
         let runtime = Runtime::get(compiler)?;
