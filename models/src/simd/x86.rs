@@ -180,15 +180,7 @@ unsafe impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn dot2(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         // SAFETY: register-only.
-        unsafe {
-            let dot2 = |a: __m256, b: __m256, c: __m256| {
-                let high = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff_0000_u32 as i32));
-                let low = |x: __m256| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(x)));
-                let c = fma8(_mm256_and_ps(a, high), _mm256_and_ps(b, high), c);
-                fma8(low(a), low(b), c)
-            };
-            (dot2(a.0, b.0, c.0), dot2(a.1, b.1, c.1))
-        }
+        unsafe { (dot2_8(a.0, b.0, c.0), dot2_8(a.1, b.1, c.1)) }
     }
 }
 
@@ -215,6 +207,25 @@ unsafe fn round8(v: __m256) -> __m256i {
         let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
         _mm256_blendv_epi8(rounded, quiet, nan)
     }
+}
+
+/// c plus the products of the pairs in a and b, the odd elements first. Functions, not closures: a closure does not get the
+/// instructions of the path that it is inlined into, and every intrinsic in it would be a call.
+#[inline(always)]
+unsafe fn dot2_8(a: __m256, b: __m256, c: __m256) -> __m256 {
+    // SAFETY: register-only.
+    unsafe {
+        let high = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff_0000_u32 as i32));
+        let c = fma8(_mm256_and_ps(a, high), _mm256_and_ps(b, high), c);
+        fma8(even8(a), even8(b), c)
+    }
+}
+
+/// The even elements of pairs.
+#[inline(always)]
+unsafe fn even8(x: __m256) -> __m256 {
+    // SAFETY: register-only.
+    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(x))) }
 }
 
 /// A fused multiply-add whose denormal results are flushed.
