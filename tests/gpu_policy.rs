@@ -6,6 +6,7 @@ use ragen::agent_proxy::{Play, play};
 use ragen::config::Config;
 use ragen::context_manager::ContextManager;
 use ragen::env_manager::metrics::Metrics;
+use ragen::estimator::Estimator;
 use ragen::policy::model::Model;
 use ragen::policy::{Policy, Request, Row, SequenceId, Stop, TokenSeeds, TokenValues, Weights};
 use ragen::settings;
@@ -31,14 +32,19 @@ fn small() -> Config {
     let changes = ["env.train.groups=2", "env.train.group_size=3", "rollout.response_tokens=6", "rollout.max_turns=3"];
     let mut config = settings::load(Some("sokoban"), &changes.map(String::from)).unwrap();
     config.filter.value = 1.0;
+    config.algorithm.estimator = Estimator::Gae;
+    config.update.loss.entropy_coef = 0.02;
     config.collapse.every = 0;
     config.val.before_train = false;
     config
 }
 
 fn weights(config: &Config) -> (Shape, Params) {
-    let shape = tiny_model::shape(Tokenizer::tiny().vocab(), config.rollout.model_tokens, false);
-    let params = tiny_model::weights(&shape, 60.0);
+    let shape = tiny_model::shape(Tokenizer::tiny().vocab(), config.rollout.model_tokens, true);
+    let mut params = tiny_model::weights(&shape, 60.0);
+    // All rewards of a model that says nothing are equal: advantages come of values that differ.
+    let values = params.get_mut("value_head.weight");
+    values.iter_mut().enumerate().for_each(|(i, w)| *w = 0.4 * Key::new(5).normal(i as u64) as f32);
     (shape, params)
 }
 
@@ -107,19 +113,19 @@ fn every_token_scored_on_the_gpu_has_the_bits_it_was_sampled_with_there() {
 /// Metrics of some steps, and the weights after them.
 type Outcome = (Vec<Metrics>, Vec<u32>);
 
-fn train(config: &Config, policy: &mut Model, steps: std::ops::RangeInclusive<u64>, trainer: &mut Trainer) -> Outcome {
+fn train(policy: &mut Model, steps: std::ops::RangeInclusive<u64>, trainer: &mut Trainer) -> Outcome {
     let metrics = steps.map(|step| trainer.step(policy, step).unwrap().metrics).collect();
-    assert!(config.filter.value >= 1.0, "all groups are trained on");
     (metrics, bits(&policy.params().unwrap().data))
 }
 
 fn three_steps<E: OnDevice + 'static>(gpu: &Gpu, config: &Config) -> Outcome {
-    let outcome = train(config, &mut on_gpu::<E>(gpu, config), 1..=3, &mut trainer(config));
+    let outcome = train(&mut on_gpu::<E>(gpu, config), 1..=3, &mut trainer(config));
     for metrics in &outcome.0 {
         assert_eq!(metrics["update/first_ratio_max_error"], 0.0);
+        assert!(metrics["update/grad_norm"] > 0.01, "there is something to learn: {metrics:?}");
         assert!(metrics.values().all(|value| value.is_finite()));
     }
-    assert!(outcome == train(config, &mut on_gpu::<E>(gpu, config), 1..=3, &mut trainer(config)), "twice the same");
+    assert!(outcome == train(&mut on_gpu::<E>(gpu, config), 1..=3, &mut trainer(config)), "twice the same");
     outcome
 }
 
@@ -130,12 +136,12 @@ fn three_steps_are_those_of_the_cpu_and_repeat_in_every_bit() {
     let (_, weights_before) = weights(&config);
     let (metrics, weights) = three_steps::<f32>(&gpu, &config);
     let mut policy = on_cpu(&config);
-    let (cpu_metrics, cpu_weights) = train(&config, &mut policy, 1..=3, &mut trainer(&config));
+    let (cpu_metrics, cpu_weights) = train(&mut policy, 1..=3, &mut trainer(&config));
     for (gpu, cpu) in metrics.iter().zip(&cpu_metrics) {
         assert!(gpu.keys().eq(cpu.keys()));
         for (key, value) in cpu {
             assert!(
-                (gpu[key] - value).abs() <= 2e-3 * value.abs().max(1.0),
+                (gpu[key] - value).abs() <= 1e-4 * value.abs().max(1.0),
                 "{key}: {} and {value} on the CPU",
                 gpu[key]
             );
@@ -144,7 +150,7 @@ fn three_steps_are_those_of_the_cpu_and_repeat_in_every_bit() {
     let off = |a: &u32, b: &u32| (f32::from_bits(*a) - f32::from_bits(*b)).abs();
     let largest = weights.iter().zip(&cpu_weights).map(|(a, b)| off(a, b)).fold(0.0, f32::max);
     let moved = bits(&weights_before.data).iter().zip(&cpu_weights).map(|(a, b)| off(a, b)).fold(0.0, f32::max);
-    assert!(largest < 0.2 * moved && moved > 0.0, "{largest} of {moved}");
+    assert!(largest < 1e-3 * moved && moved > 0.0, "{largest} of {moved}");
     three_steps::<Bf16>(&gpu, &config);
 }
 
@@ -152,10 +158,10 @@ fn three_steps_are_those_of_the_cpu_and_repeat_in_every_bit() {
 fn training_goes_on_from_what_was_saved_as_if_never_stopped() {
     let Some(gpu) = Gpu::for_tests() else { return };
     let config = small();
-    let whole = train(&config, &mut on_gpu::<Bf16>(&gpu, &config), 1..=2, &mut trainer(&config));
+    let whole = train(&mut on_gpu::<Bf16>(&gpu, &config), 1..=2, &mut trainer(&config));
 
     let (mut first, mut before) = (on_gpu::<Bf16>(&gpu, &config), trainer(&config));
-    train(&config, &mut first, 1..=1, &mut before);
+    train(&mut first, 1..=1, &mut before);
     let (params, optimiser) = (first.trained().unwrap().into_owned(), first.optimiser().unwrap().into_owned());
     assert!(optimiser.steps > 0 && params.data != weights(&config).1.data);
     let state = TrainState { envs: before.train_envs.state, ..before.state.clone() };
@@ -165,7 +171,7 @@ fn training_goes_on_from_what_was_saved_as_if_never_stopped() {
     second.restore(optimiser, None).unwrap();
     let mut after = trainer(&config);
     after.resume(state);
-    let rest = train(&config, &mut second, 2..=2, &mut after);
+    let rest = train(&mut second, 2..=2, &mut after);
     assert_eq!(rest.0[0], whole.0[1]);
     assert!(rest.1 == whole.1);
 }

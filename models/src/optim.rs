@@ -83,11 +83,38 @@ impl AdamW {
             return Step { grad_norm, skipped: true };
         }
         self.steps += 1;
-        let AdamWSettings { beta1, beta2, eps, weight_decay, clip_norm } = self.settings;
-        let clip = clip_norm.map_or(1.0, |limit| (limit / (grad_norm + 1e-6)).min(1.0));
-        let correction = |beta: f64| 1.0 - math::pow(beta, self.steps as f64);
-        let c = Coefficients {
-            clip: clip as f32,
+        let clip = self.settings.clip_norm.map_or(1.0, |limit| (limit / (grad_norm + 1e-6)).min(1.0)) as f32;
+        let c = self.settings.coefficients(self.steps, lr);
+        let (w, m, v) = (&mut weights.data, &mut self.m.data, &mut self.v.data);
+        let (w, m, v) = (Shards::new(w), Shards::new(m), Shards::new(v));
+        cpu.pool.split(n, BLOCK, LANES, &|range| {
+            // SAFETY: `split` hands out ranges that do not overlap.
+            let (w, m, v) = unsafe { (w.part(range.clone()), m.part(range.clone()), v.part(range.clone())) };
+            update(cpu.isa, &c, clip, w, &grads.data[range], m, v);
+        });
+        Step { grad_norm, skipped: false }
+    }
+}
+
+/// The numbers of one step, the same for every element, on every device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Coefficients {
+    pub beta1: f32,
+    pub beta2: f32,
+    pub gain1: f32,
+    pub gain2: f32,
+    pub root_scale: f32,
+    pub eps: f32,
+    pub keep: f32,
+    pub rate: f32,
+}
+
+impl AdamWSettings {
+    /// Those of step `step`, counted from 1, at learning rate `lr`.
+    pub(crate) fn coefficients(&self, step: u64, lr: f64) -> Coefficients {
+        let AdamWSettings { beta1, beta2, eps, weight_decay, .. } = *self;
+        let correction = |beta: f64| 1.0 - math::pow(beta, step as f64);
+        Coefficients {
             beta1: beta1 as f32,
             beta2: beta2 as f32,
             gain1: (1.0 - beta1) as f32,
@@ -96,43 +123,22 @@ impl AdamW {
             eps: eps as f32,
             keep: (1.0 - lr * weight_decay) as f32,
             rate: (lr / correction(beta1)) as f32,
-        };
-        let (w, m, v) = (&mut weights.data, &mut self.m.data, &mut self.v.data);
-        let (w, m, v) = (Shards::new(w), Shards::new(m), Shards::new(v));
-        cpu.pool.split(n, BLOCK, LANES, &|range| {
-            // SAFETY: `split` hands out ranges that do not overlap.
-            let (w, m, v) = unsafe { (w.part(range.clone()), m.part(range.clone()), v.part(range.clone())) };
-            update(cpu.isa, &c, w, &grads.data[range], m, v);
-        });
-        Step { grad_norm, skipped: false }
+        }
     }
-}
-
-/// The numbers of one step, the same for every element.
-struct Coefficients {
-    clip: f32,
-    beta1: f32,
-    beta2: f32,
-    gain1: f32,
-    gain2: f32,
-    root_scale: f32,
-    eps: f32,
-    keep: f32,
-    rate: f32,
 }
 
 /// Written as a plain loop over exactly rounded operations, none of them fused: the compiler makes vectors of it under
 /// each path's features, with the same bits.
 #[inline(always)]
-unsafe fn update_kernel<S: Simd>(c: &Coefficients, w: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+unsafe fn update_kernel<S: Simd>(c: &Coefficients, clip: f32, w: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
     for (((w, g), m), v) in w.iter_mut().zip(g).zip(m).zip(v) {
-        let g = g * c.clip;
+        let g = g * clip;
         *m = c.beta1 * *m + c.gain1 * g;
         *v = c.beta2 * *v + c.gain2 * g * g;
         *w = *w * c.keep - c.rate * (*m / (v.sqrt() * c.root_scale + c.eps));
     }
 }
-dispatch!(fn update(c: &Coefficients, w: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) = update_kernel);
+dispatch!(fn update(c: &Coefficients, clip: f32, w: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) = update_kernel);
 
 /// Euclidean norm of all gradients together, in f64; not finite if and only if an element is not.
 ///

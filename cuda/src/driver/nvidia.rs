@@ -176,7 +176,7 @@ impl Nvidia {
                 let (name, mut handle) = (CString::new(kernel).expect("a name without a zero byte"), null_mut());
                 // SAFETY: the module is loaded, the name ends in zero, the handle is a local.
                 let result = unsafe { sys::cuModuleGetFunction(&mut handle, loaded.module, name.as_ptr()) };
-                check(&format!("cuModuleGetFunction of {kernel}"), result)?;
+                check(format_args!("cuModuleGetFunction of {kernel}"), result)?;
                 loaded.functions.push(Function {
                     name: kernel.to_string(),
                     handle,
@@ -190,7 +190,7 @@ impl Nvidia {
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is of a loaded module.
             let result = unsafe { sys::cuFuncSetAttribute(function.handle, attribute, shared_bytes as i32) };
-            check(&format!("cuFuncSetAttribute of {kernel} to {shared_bytes} bytes of shared memory"), result)?;
+            check(format_args!("cuFuncSetAttribute of {kernel} to {shared_bytes} bytes of shared memory"), result)?;
             function.shared_bytes = shared_bytes;
         }
         Ok(function.handle)
@@ -250,7 +250,7 @@ unsafe impl Driver for Nvidia {
             let (free_bytes, total_bytes) = self.memory()?;
             return Err(CudaError::Memory { what: what.to_string(), wanted_bytes: bytes, free_bytes, total_bytes });
         }
-        check(&format!("cuMemAlloc of {bytes} bytes for {what}"), result)?;
+        check(format_args!("cuMemAlloc of {bytes} bytes for {what}"), result)?;
         Ok(address)
     }
 
@@ -315,7 +315,7 @@ unsafe impl Driver for Nvidia {
         let mut module = null_mut();
         // SAFETY: a whole cubin; the driver copies it.
         let result = unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()) };
-        check(&format!("cuModuleLoadData of {unit}"), result).map_err(|error| match error {
+        check(format_args!("cuModuleLoadData of {unit}"), result).map_err(|error| match error {
             CudaError::Call { call, reason } if nvrtc.version > *driver => {
                 let newer = "NVRTC is newer than the driver; install one of the driver's version or a newer driver";
                 CudaError::Call { call, reason: format!("{reason} ({newer})") }
@@ -349,7 +349,7 @@ unsafe impl Driver for Nvidia {
                 null_mut(),
             )
         };
-        check(&format!("cuLaunchKernel of {kernel}"), result)
+        check(format_args!("cuLaunchKernel of {kernel}"), result)
     }
 
     unsafe fn matmul(&self, product: &Matmul) -> Result<bool, CudaError> {
@@ -433,7 +433,7 @@ fn failed(call: &str, reason: String) -> CudaError {
 }
 
 /// The driver's own words for what went wrong, with the name that one can search for.
-fn check(call: &str, result: sys::CUresult) -> Result<(), CudaError> {
+fn check(call: impl std::fmt::Display, result: sys::CUresult) -> Result<(), CudaError> {
     if result == sys::CUresult::CUDA_SUCCESS {
         return Ok(());
     }
@@ -443,5 +443,5 @@ fn check(call: &str, result: sys::CUresult) -> Result<(), CudaError> {
         sys::cuGetErrorString(result, &mut text);
         if text.is_null() { "unknown".into() } else { CStr::from_ptr(text).to_string_lossy() }
     };
-    Err(failed(call, format!("{words} ({result:?})")))
+    Err(failed(&call.to_string(), format!("{words} ({result:?})")))
 }

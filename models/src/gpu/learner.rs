@@ -1,8 +1,7 @@
 //! What trains a model on the GPU: its gradients, Adam's moments, and a step. The CPU's is [`crate::optim`].
 
 use super::{GpuTransformer, Precision};
-use crate::math;
-use crate::optim::{AdamW, AdamWSettings, Step};
+use crate::optim::{self, AdamW, AdamWSettings, Step};
 use crate::params::Params;
 use ragen_cuda::kernels::adamw::{Coefficients, adamw_step, grad_norm, pieces};
 use ragen_cuda::{Buffer, CudaError};
@@ -96,19 +95,10 @@ impl<E: Precision> GpuTransformer<E> {
     }
 }
 
-/// The numbers of optimiser step `step`, counted from 1.
+/// The numbers of optimiser step `step`, counted from 1, as the kernel takes them.
 fn coefficients(settings: &AdamWSettings, step: u64, lr: f64) -> Coefficients {
-    let AdamWSettings { beta1, beta2, eps, weight_decay, clip_norm } = *settings;
-    let correction = |beta: f64| 1.0 - math::pow(beta, step as f64);
-    Coefficients {
-        clip_norm: clip_norm.unwrap_or(-1.0),
-        beta1: beta1 as f32,
-        beta2: beta2 as f32,
-        gain1: (1.0 - beta1) as f32,
-        gain2: (1.0 - beta2) as f32,
-        root_scale: (1.0 / correction(beta2).sqrt()) as f32,
-        eps: eps as f32,
-        keep: (1.0 - lr * weight_decay) as f32,
-        rate: (lr / correction(beta1)) as f32,
-    }
+    let optim::Coefficients { beta1, beta2, gain1, gain2, root_scale, eps, keep, rate } =
+        settings.coefficients(step, lr);
+    let clip_norm = settings.clip_norm.unwrap_or(-1.0);
+    Coefficients { clip_norm, beta1, beta2, gain1, gain2, root_scale, eps, keep, rate }
 }
