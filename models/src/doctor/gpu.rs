@@ -1,11 +1,11 @@
 //! A GPU: what it moves and computes, whether a row of a product depends on the rows beside it, a training step against the CPU's, what
 //! was sampled against what is scored, and the time of every kernel.
 
+use super::ceilings::{COPY_BYTES, SQUARE, copy_rate, milliseconds, numbers, product_rate};
 use super::rehearsal::Rehearsal;
 use super::{Check, Outcome, larger, off};
 use crate::engine::EngineError;
 use crate::gpu::{Precision, Products};
-use crate::random::Key;
 use crate::simd::Isa;
 use crate::transformer;
 use half::bf16;
@@ -64,7 +64,7 @@ pub struct Sizes {
 impl Sizes {
     /// Those of a model of half a billion parameters.
     pub fn device() -> Sizes {
-        Sizes { shape: Shape::half_billion, copy_bytes: 1 << 30, square: 8192, rehearsal: Rehearsal::small() }
+        Sizes { shape: Shape::half_billion, copy_bytes: COPY_BYTES, square: SQUARE, rehearsal: Rehearsal::small() }
     }
 
     /// What the emulator, or a device that is watched, gets through in seconds.
@@ -79,9 +79,11 @@ pub fn check_gpu(gpu: &Gpu, sizes: &Sizes, tell: &mut dyn FnMut(Check)) {
         let (free, _) = gpu.memory()?;
         Ok::<_, CudaError>(Outcome::Measured { value: free as f64 / GIB, unit: "GiB", least: 1.0 })
     }));
-    tell(Check::run("device memory, read and written by a copy", || copy_rate(gpu, sizes.copy_bytes)));
-    tell(Check::run("product in bf16 by the library", || product_rate::<bf16>(gpu, sizes.square)));
-    tell(Check::run("product in f32 by the library", || product_rate::<f32>(gpu, sizes.square)));
+    tell(Check::run("device memory, read and written by a copy", || {
+        Ok::<_, CudaError>(rate(copy_rate(gpu, sizes.copy_bytes)?, "GB/s", 50.0))
+    }));
+    check_rate::<bf16>(gpu, sizes.square, tell);
+    check_rate::<f32>(gpu, sizes.square, tell);
     for products in [Products::Library, Products::Invariant] {
         check_products::<f32>(gpu, products, &(sizes.shape)(4), tell);
         check_products::<bf16>(gpu, products, &(sizes.shape)(2), tell);
@@ -94,6 +96,12 @@ pub fn check_gpu(gpu: &Gpu, sizes: &Sizes, tell: &mut dyn FnMut(Check)) {
     time_kernels::<f32>(gpu, &(sizes.shape)(4), tell);
 }
 
+fn check_rate<E: Number>(gpu: &Gpu, n: usize, tell: &mut dyn FnMut(Check)) {
+    tell(Check::run(format!("product in {} by the library", E::NAME), || {
+        Ok::<_, CudaError>(rate(product_rate::<E>(gpu, n)?, "TFLOP/s", E::LEAST_TFLOPS))
+    }));
+}
+
 /// Who multiplies.
 fn by(products: Products) -> &'static str {
     match products {
@@ -102,37 +110,8 @@ fn by(products: Products) -> &'static str {
     }
 }
 
-/// Milliseconds of one of some runs of `work`, after one that is not counted.
-fn milliseconds(gpu: &Gpu, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Option<f64>, CudaError> {
-    const RUNS: usize = 5;
-    work()?;
-    let time = gpu.time_ms(&mut || (0..RUNS).try_for_each(|_| work()))?;
-    gpu.synchronize()?;
-    Ok(time.map(|ms| f64::from(ms) / RUNS as f64))
-}
-
-fn rate(milliseconds: Option<f64>, amount: f64, unit: &'static str, least: f64) -> Outcome {
-    milliseconds.map_or(Outcome::Untimed, |ms| Outcome::Measured { value: amount / ms * 1e3, unit, least })
-}
-
-fn copy_rate(gpu: &Gpu, bytes: usize) -> Result<Outcome, CudaError> {
-    let (from, mut to) = (gpu.zeros::<u32>("a copy's source", bytes / 4)?, gpu.buffer::<u32>("a copy", bytes / 4)?);
-    let time = milliseconds(gpu, &mut || gpu.copy(to.view_mut(), from.view()))?;
-    Ok(rate(time, 2.0 * bytes as f64 / 1e9, "GB/s", 50.0))
-}
-
-fn product_rate<E: Number>(gpu: &Gpu, n: usize) -> Result<Outcome, CudaError> {
-    let (a, b) = (gpu.upload("A", &numbers::<E>(1, n * n))?, gpu.upload("B", &numbers::<E>(2, n * n))?);
-    let mut c = gpu.buffer::<E>("C", n * n)?;
-    let time =
-        milliseconds(gpu, &mut || linear_fwd(gpu, Products::Library, c.view_mut(), a.view(), b.view(), n, false))?;
-    Ok(rate(time, 2.0 * (n as f64).powi(3) / 1e12, "TFLOP/s", E::LEAST_TFLOPS))
-}
-
-/// Numbers around zero that repeat every 4093, which is prime, so that rows differ.
-fn numbers<E: Element>(seed: u64, len: usize) -> Vec<E> {
-    let period: Vec<E> = (0..4093).map(|i| E::from_f32(Key::new(seed).uniform(i) as f32 - 0.5)).collect();
-    period.into_iter().cycle().take(len).collect()
+fn rate(value: Option<f64>, unit: &'static str, least: f64) -> Outcome {
+    value.map_or(Outcome::Untimed, |value| Outcome::Measured { value, unit, least })
 }
 
 /// Rows that are computed alone, beside what they are among all rows: around the sizes of tiles and warps.

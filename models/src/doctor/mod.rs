@@ -1,6 +1,7 @@
 //! What `ragen doctor` looks at in an engine: fast paths against plain ones, the GPU against the CPU, what was sampled against what is
 //! scored. Every check gives a number and the bound that it must keep.
 
+pub mod ceilings;
 mod cpu;
 mod gpu;
 mod rehearsal;
