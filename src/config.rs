@@ -85,7 +85,7 @@ pub struct Run {
     pub steps: u64,
     /// Worker threads; 0 is one per core. Results do not depend on it.
     pub threads: usize,
-    /// Where to compute: `auto`, `cpu`, `cuda` or `cuda:N`.
+    /// Where to compute: a name of `ragen_models::device::Device`.
     pub device: String,
     /// Write every n-th step's trajectories; 0 writes none.
     pub trajectories_every: u64,

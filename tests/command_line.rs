@@ -141,11 +141,40 @@ fn an_absent_device_is_code_3() {
     let (_, text) = place.check(3, &["train", "bandit", "--device", "cuda"]);
     says(&text, &["--device cuda", "no CUDA device can be used", "run with --device cpu"]);
     // What the machine lacks; or, where it lacks nothing, that training does not use it yet.
-    let reasons = ["NVIDIA's driver", "cuInit", "NVRTC", "does not use them yet"];
+    let reasons = ["NVIDIA's driver", "cuInit", "NVRTC", "do not use it yet"];
     assert!(reasons.iter().any(|reason| text.contains(reason)), "{text}");
     says(&place.check(3, &["bench", "--device", "cuda:1"]).1, &["--device cuda:1"]);
     says(&place.check(2, &["train", "bandit", "--device", "tpu"]).1, &["run.device", "auto, cpu, cuda"]);
     assert_eq!(fs::read_dir(place.0.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_command_says_which_device_it_took_and_a_resume_goes_on_there() {
+    let place = Place::new();
+    let args =
+        [&["train", "--run", "a", "--threads", "2"], SMALL.as_slice(), &["run.steps=1", "val.before_train=false"]]
+            .concat();
+    let (_, err) = place.check(0, &[args.as_slice(), &["val.every=0"]].concat());
+    let line = err.lines().find(|line| line.starts_with("device: ")).unwrap_or_else(|| panic!("{err}"));
+    let config = || fs::read_to_string(place.path("a/config.toml")).unwrap();
+    if line.starts_with("device: cpu (") {
+        assert!(line.contains(", 2 threads); no GPU: "), "{line}");
+        assert!(config().contains("device = \"cpu\""), "{}", config());
+    } else {
+        assert!(config().contains("device = \"cuda:0\""), "{}", config());
+    }
+    let resume = ["train", "--resume", "--run", "a"];
+    let (_, err) = place.check(0, &[resume.as_slice(), &["--device", "cpu", "--threads", "1"]].concat());
+    assert!(err.contains("device: cpu (") && err.contains(", 1 thread)\n"), "asked for, so there is no why: {err}");
+    // A resume without --device takes what the run took.
+    let moved = config().replace("device = \"cpu\"", "device = \"cuda:5000\"");
+    fs::write(place.path("a/config.toml"), moved).unwrap();
+    says(&place.check(3, &resume).1, &["--device cuda:5000", "no CUDA device can be used"]);
+    let (_, err) = place.check(0, &[resume.as_slice(), &["--device", "cpu", "--quiet"]].concat());
+    assert_eq!(err, "");
+    let (out, err) = place.check(0, &["eval", "a", "--json", "env.val.groups=2"]);
+    assert!(err.starts_with("device: cpu (") && err.lines().count() == 1, "{err}");
+    assert!(json(out.lines().last())["device"].as_str().unwrap().starts_with("cpu ("), "{out}");
 }
 
 #[test]
@@ -227,6 +256,7 @@ fn a_run_leaves_its_files_and_ends_in_json() {
     assert_eq!(err, "");
     let result = json(out.lines().last());
     assert_eq!((result["run"].as_str(), result["steps"].as_u64()), (Some("a"), Some(10)));
+    assert!(result["device"].is_string(), "{result}");
     for key in ["success_before", "success_after", "reward_before", "reward_after", "seconds"] {
         assert!(result[key].is_number(), "{key} in {result}");
     }

@@ -1,11 +1,13 @@
 //! Device memory: owned buffers and borrowed views of one element type, like `Vec`, `&[T]` and `&mut [T]`.
 
+use crate::CudaError;
 use crate::driver::{Driver, Kind};
 use bytemuck::Pod;
 use half::bf16;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A number type that the kernels' `element` can be: f32 or bf16.
 pub trait Element: Pod + Send + Sync {
@@ -37,36 +39,51 @@ impl Element for bf16 {
     }
 }
 
-/// One allocation of the device, given back when its last buffer is dropped.
-pub(crate) struct Allocation {
-    pub driver: Arc<dyn Driver>,
-    pub address: u64,
-    pub bytes: usize,
+/// Bytes that all buffers of a device hold.
+#[derive(Default)]
+pub(crate) struct Holding {
+    pub now: AtomicUsize,
+    pub most: AtomicUsize,
+}
+
+/// One allocation of the device, given back when it is dropped.
+struct Allocation {
+    driver: Arc<dyn Driver>,
+    holding: Arc<Holding>,
+    address: u64,
+    /// As the driver rounds it.
+    taken_bytes: usize,
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
         self.driver.free(self.address);
+        self.holding.now.fetch_sub(self.taken_bytes, Relaxed);
     }
 }
 
 /// `len` numbers of type T in device memory.
 pub struct Buffer<T> {
-    /// Held so that the memory stays until its last buffer goes.
-    _allocation: Arc<Allocation>,
-    address: u64,
+    /// Held so that the memory stays as long as the buffer.
+    allocation: Allocation,
     len: usize,
     kind: PhantomData<T>,
 }
 
 impl<T: Pod> Buffer<T> {
-    /// The part of an allocation from `offset_bytes` on. Parts of one allocation must not overlap.
-    pub(crate) fn part(allocation: Arc<Allocation>, offset_bytes: usize, len: usize) -> Self {
-        assert!(
-            offset_bytes + len * size_of::<T>() <= allocation.bytes && offset_bytes.is_multiple_of(align_of::<T>())
-        );
-        let address = allocation.address + offset_bytes as u64;
-        Buffer { _allocation: allocation, address, len, kind: PhantomData }
+    /// Memory with undefined contents; `what` names it when memory is short.
+    pub(crate) fn new(
+        driver: &Arc<dyn Driver>,
+        holding: &Arc<Holding>,
+        what: &str,
+        len: usize,
+    ) -> Result<Self, CudaError> {
+        let bytes = len * size_of::<T>();
+        let (address, taken_bytes) = (driver.allocate(what, bytes)?, driver.taken(bytes));
+        let now = holding.now.fetch_add(taken_bytes, Relaxed) + taken_bytes;
+        holding.most.fetch_max(now, Relaxed);
+        let allocation = Allocation { driver: driver.clone(), holding: holding.clone(), address, taken_bytes };
+        Ok(Buffer { allocation, len, kind: PhantomData })
     }
 
     /// Number of elements.
@@ -81,12 +98,12 @@ impl<T: Pod> Buffer<T> {
 
     /// All of it, to be read.
     pub fn view(&self) -> View<'_, T> {
-        View { address: self.address, len: self.len, life: PhantomData }
+        View { address: self.allocation.address, len: self.len, life: PhantomData }
     }
 
     /// All of it, to be written.
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
-        ViewMut { address: self.address, len: self.len, life: PhantomData }
+        ViewMut { address: self.allocation.address, len: self.len, life: PhantomData }
     }
 
     /// A part, to be read.

@@ -1,7 +1,7 @@
 //! The device: buffers, launches, products.
 
-use crate::buffer::{Allocation, Buffer, View, ViewMut};
-use crate::driver::{Arg, Driver, Launch, Matmul, Module, Nvidia, Unit};
+use crate::buffer::{Buffer, Holding, View, ViewMut};
+use crate::driver::{Arg, Driver, Launch, Ledger, Matmul, Module, Nvidia, Unit, taken_by_nvidia};
 use crate::error::CudaError;
 use crate::kernel::Kernel;
 use bytemuck::Pod;
@@ -17,6 +17,7 @@ pub struct Gpu {
     /// Units loaded so far; few, so they are searched in a row.
     units: Arc<Mutex<Vec<(Unit, Module)>>>,
     traffic: Arc<Counters>,
+    holding: Arc<Holding>,
 }
 
 /// What has crossed between host and device.
@@ -33,6 +34,15 @@ pub struct Traffic {
     pub to_device_bytes: u64,
     /// From the device to the host.
     pub to_host_bytes: u64,
+}
+
+/// Bytes of device memory in buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldBytes {
+    /// Now.
+    pub now: usize,
+    /// At most so far.
+    pub most: usize,
 }
 
 impl Gpu {
@@ -74,7 +84,20 @@ impl Gpu {
 
     /// The device behind a driver.
     pub fn over(driver: Arc<dyn Driver>) -> Gpu {
-        Gpu { driver, units: Arc::default(), traffic: Arc::default() }
+        Gpu { driver, units: Arc::default(), traffic: Arc::default(), holding: Arc::default() }
+    }
+
+    /// A machine that does nothing and counts as an NVIDIA GPU without end would, and its books.
+    pub fn counting() -> (Gpu, Arc<Ledger>) {
+        let ledger = Arc::new(Ledger::new(usize::MAX >> 1, taken_by_nvidia));
+        (Gpu::over(ledger.clone()), ledger)
+    }
+
+    /// A machine that does nothing and counts memory as this one would hold it, and its books.
+    pub fn counting_like(&self) -> (Gpu, Arc<Ledger>) {
+        let driver = self.driver.clone();
+        let ledger = Arc::new(Ledger::new(usize::MAX >> 1, move |bytes| driver.taken(bytes)));
+        (Gpu::over(ledger.clone()), ledger)
     }
 
     /// What the device is, in words.
@@ -86,6 +109,11 @@ impl Gpu {
     pub fn traffic(&self) -> Traffic {
         let Counters { to_device, to_host } = &*self.traffic;
         Traffic { to_device_bytes: to_device.load(Relaxed), to_host_bytes: to_host.load(Relaxed) }
+    }
+
+    /// Bytes that buffers of this device hold, as its driver rounds them.
+    pub fn held(&self) -> HeldBytes {
+        HeldBytes { now: self.holding.now.load(Relaxed), most: self.holding.most.load(Relaxed) }
     }
 
     /// (free, total) bytes of device memory.
@@ -117,12 +145,7 @@ impl Gpu {
     ///
     /// **Errors** [`CudaError::Memory`].
     pub fn buffer<T: Pod>(&self, what: &str, len: usize) -> Result<Buffer<T>, CudaError> {
-        Ok(Buffer::part(Arc::new(self.allocation(what, len * size_of::<T>())?), 0, len))
-    }
-
-    pub(crate) fn allocation(&self, what: &str, bytes: usize) -> Result<Allocation, CudaError> {
-        let address = self.driver.allocate(what, bytes)?;
-        Ok(Allocation { driver: self.driver.clone(), address, bytes })
+        Buffer::new(&self.driver, &self.holding, what, len)
     }
 
     /// Copies host memory into device memory.

@@ -5,8 +5,8 @@
 //! - [`Gpu`] is the device: it allocates [`Buffer`]s, launches kernels and multiplies matrices.
 //! - [`kernels`] is the manifest: a typed, safe launcher for every kernel, and what each moves and computes.
 //! - [`gemm`] is the matrix product, by cuBLASLt or by our own kernel.
-//! - Under it all lies one thin trait, [`driver::Driver`], with two answers: the CUDA driver, and (feature `emulator`, for tests)
-//!   the CPU running the same kernel sources.
+//! - Under it all lies one thin trait, [`driver::Driver`], with three answers: the CUDA driver, (feature `emulator`, for tests) the CPU
+//!   running the same kernel sources, and a machine that only counts ([`Gpu::counting`]).
 
 pub mod buffer;
 pub mod driver;
@@ -15,13 +15,11 @@ pub mod gemm;
 mod gpu;
 mod kernel;
 pub mod kernels;
-mod plan;
 pub mod trial;
 
 pub use buffer::{Buffer, Element, View, ViewMut};
 pub use error::CudaError;
-pub use gpu::{Gpu, Traffic};
-pub use plan::{Arena, Place, Plan};
+pub use gpu::{Gpu, HeldBytes, Traffic};
 
 /// Whether a CUDA device can be used on this machine; [`require`] says why not.
 pub fn is_available() -> bool {

@@ -29,5 +29,3 @@ pub mod tokenizer;
 pub mod transformer;
 pub mod twin;
 pub mod weights;
-
-pub use device::require_cuda;

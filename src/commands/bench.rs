@@ -18,8 +18,8 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let (name, changes) = what.split();
     let standard = (name == Some(SMOLLM2)).then(bench::language::smollm2);
     let name = name.filter(|name| *name != SMOLLM2);
-    let config = settings::load(name, &with_common(changes, common))?;
-    open::check_device(&config)?;
+    let mut config = settings::load(name, &with_common(changes, common))?;
+    open::take_device(&mut config, common.quiet)?;
     let mut closed = Ok(());
     let mut tell = |line: &str| {
         if !common.quiet && closed.is_ok() {

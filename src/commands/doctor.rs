@@ -4,9 +4,8 @@ use super::{Common, Failure, print, with_common};
 use clap::Args;
 use ragen::doctor::Report;
 use ragen::settings;
-use ragen_models::device::Cpu;
+use ragen_models::device::{Cpu, Device, Taken};
 use ragen_models::doctor::Sizes;
-use ragen_models::gpu::Gpu;
 
 /// How to look.
 #[derive(Args, Debug)]
@@ -27,16 +26,15 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     };
     let mut report = Report::default();
     let sizes = if options.small { Sizes::tiny() } else { Sizes::device() };
-    let device = run.device.as_str();
-    if matches!(device, "auto" | "cpu") {
+    let device = Device::parse(&run.device).map_err(Failure::Usage)?;
+    if matches!(device, Device::Auto | Device::Cpu) {
         report.look_at_cpu(&Cpu::new(run.threads).map_err(Failure::Usage)?, &mut tell);
     }
-    if device != "cpu" {
-        match Gpu::open(device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).unwrap_or(0)) {
-            Ok(gpu) => report.look_at_gpu(&gpu, &sizes, &mut tell),
-            Err(error) if device == "auto" => report.without_gpu(error.to_string(), &mut tell),
-            Err(error) => return Err(Failure::Device(format!("--device {device}: {error}"))),
-        }
+    match device.take() {
+        Ok(Taken { gpu: Some(gpu), .. }) => report.look_at_gpu(&gpu, &sizes, &mut tell),
+        Ok(Taken { no_gpu: Some(error), .. }) => report.without_gpu(error.to_string(), &mut tell),
+        Ok(_) => {}
+        Err(error) => return Err(Failure::Device(format!("--device {}: {error}", run.device))),
     }
     closed?;
     print(&format!("{}\n", report.to_json()))?;

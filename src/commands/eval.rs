@@ -35,7 +35,7 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     let path = Path::new(&options.model);
     let of_run = run::is_run(path);
     let mut config = configure(common, options, of_run)?;
-    open::check_device(&config)?;
+    let device = open::take_device(&mut config, common.quiet)?;
     let (Prepared { source, context, .. }, settled) = Prepared::new(Source::open(&options.model)?, &mut config, false)?;
     let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, false)?;
     let tokenizer = belongings.tokenizer;
@@ -50,7 +50,7 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     let how = Play::new(&context, &settled.rollout, config.val.sampling());
     let evaluation = evaluate(&mut policy, &mut envs, how, config.val.rounds, config.run.seed)?;
 
-    let result = json!({"tags": evaluation.tags});
+    let result = json!({"tags": evaluation.tags, "device": device.words(config.run.threads)});
     let (eval, trajectories) = free_names(&run);
     run.write_text(&eval, &format!("{result:#}\n"))?;
     let played = evaluation.rollouts.iter().flat_map(|rollout| &rollout.trajectories);

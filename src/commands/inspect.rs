@@ -22,7 +22,7 @@ const SHOWN: usize = 2;
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let mut config = what.load(common)?;
-    open::check_device(&config)?;
+    open::take_device(&mut config, common.quiet)?;
     let (Prepared { source, context, plan }, settled) = Prepared::new(open::source(&config)?, &mut config, true)?;
     if !common.quiet {
         print(&format!("{}\n\n", plan.line()))?;

@@ -13,8 +13,9 @@ use ragen::run::{self, RunDir, Saved, StateToSave};
 use ragen::train::TrainState;
 use ragen_models::chat_template::Chat;
 use ragen_models::config::{Family, Rope, RopeScaling};
-use ragen_models::device::Cpu;
+use ragen_models::device::{Cpu, Device, Taken};
 use ragen_models::engine::{CpuEngine, EngineError};
+use ragen_models::gpu::CudaError;
 use ragen_models::lora::Lora;
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
@@ -52,11 +53,27 @@ macro_rules! shipped {
 /// The shipped models by name: warm starts, made by `ragen warmstart NAME` byte for byte.
 const SHIPPED: &[(&str, Files)] = &[shipped!("sokoban"), shipped!("frozen_lake")];
 
-/// Refuses a device that is not there.
-pub fn check_device(config: &Config) -> Result<(), Failure> {
-    match config.run.device.as_str() {
-        "auto" | "cpu" => Ok(()),
-        _ => ragen_models::require_cuda().map_err(|e| Failure::Device(format!("--device {}: {e}", config.run.device))),
+/// Takes the device that the configuration names and says so unless asked to be quiet; its name is then in the configuration.
+pub fn take_device(config: &mut Config, quiet: bool) -> Result<Taken, Failure> {
+    let device = Device::parse(&config.run.device).map_err(|text| Failure::Usage(format!("run.device: {text}")))?;
+    let taken = device.take().map_err(|e| Failure::Device(format!("--device {}: {e}", config.run.device)))?;
+    let taken = on_cpu_so_far(device, taken)?;
+    if !quiet {
+        eprintln!("device: {}", taken.line(config.run.threads));
+    }
+    config.run.device = taken.device.to_string();
+    Ok(taken)
+}
+
+/// The commands do not use GPUs yet.
+fn on_cpu_so_far(asked: Device, taken: Taken) -> Result<Taken, Failure> {
+    match (asked, &taken.gpu) {
+        (_, None) => Ok(taken),
+        (Device::Auto, Some(_)) => {
+            let reason = "the commands do not use one yet".into();
+            Ok(Taken { device: Device::Cpu, gpu: None, no_gpu: Some(Arc::new(CudaError::Unavailable { reason })) })
+        }
+        _ => Err(Failure::Device(format!("--device {asked}: it is there, and the commands do not use it yet"))),
     }
 }
 

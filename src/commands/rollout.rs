@@ -16,7 +16,7 @@ use std::time::Instant;
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let mut config = what.load(common)?;
-    open::check_device(&config)?;
+    open::take_device(&mut config, common.quiet)?;
     let (Prepared { source, context, .. }, settled) = Prepared::new(open::source(&config)?, &mut config, false)?;
     let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, false)?;
     let tokenizer = belongings.tokenizer;

@@ -24,7 +24,7 @@ use std::time::Instant;
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let started = Instant::now();
     let (mut config, resumed) = if common.resume { find_run(common, what)? } else { (what.load(common)?, None) };
-    open::check_device(&config)?;
+    let device = open::take_device(&mut config, common.quiet)?;
     let source = match &resumed {
         Some((_, saved)) => Source::open_kept(&saved.path)?,
         None => open::source(&config)?,
@@ -73,7 +73,8 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         );
         return Err(Failure::Interrupted(text));
     }
-    let result = Outcome::read(&run, &summary, started.elapsed().as_secs_f64(), plan.memory.total())?;
+    let device = device.words(config.run.threads);
+    let result = Outcome::read(&run, &summary, device, started.elapsed().as_secs_f64(), plan.memory.total())?;
     print(&result.table(&config, &summary, &run))?;
     if common.json { print(&format!("{}\n", result.json(&run))) } else { Ok(()) }
 }
@@ -264,6 +265,8 @@ fn reward(evaluation: &Evaluation) -> f64 {
 
 /// What a run came to, read from its files, so that a resumed run tells of all of it.
 struct Outcome {
+    /// In words.
+    device: String,
     steps: u64,
     before: Option<Value>,
     after: Option<Value>,
@@ -276,12 +279,19 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn read(run: &RunDir, summary: &Summary, seconds: f64, planned_bytes: usize) -> Result<Self, Failure> {
+    fn read(
+        run: &RunDir,
+        summary: &Summary,
+        device: String,
+        seconds: f64,
+        planned_bytes: usize,
+    ) -> Result<Self, Failure> {
         let validations = run.read(Log::Val)?;
         let at = |step: u64| validations.iter().find(|record| record["step"] == step).cloned();
         let metrics = run.read(Log::Metrics)?;
         let sum = |key: &str| metrics.iter().filter_map(|record| record[key].as_f64()).sum::<f64>() as usize;
         Ok(Outcome {
+            device,
             steps: summary.step,
             before: at(0),
             after: at(summary.step).filter(|_| summary.step > 0),
@@ -340,6 +350,7 @@ impl Outcome {
             |record: &Option<Value>, name: &str| record.as_ref().map_or(Value::Null, |record| record[name].clone());
         json!({
             "run": run.path().display().to_string(),
+            "device": self.device,
             "steps": self.steps,
             "success_before": of(&self.before, "success"),
             "success_after": of(&self.after, "success"),

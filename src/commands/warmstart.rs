@@ -18,8 +18,8 @@ use std::time::Instant;
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let started = Instant::now();
-    let config = what.load(common)?;
-    open::check_device(&config)?;
+    let mut config = what.load(common)?;
+    open::take_device(&mut config, common.quiet)?;
     let opened = Source::fresh(&config)?.assemble(&config, &config.warmstart.optim, false)?;
     let Opened { mut policy, chat, belongings } = opened;
     let context = ContextManager::new(&config, belongings.tokenizer.clone(), chat, policy.config().max_positions)?;

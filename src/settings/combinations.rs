@@ -5,6 +5,7 @@ use crate::config::{Config, ContextMode, EnvSet};
 use crate::estimator::Estimator;
 use crate::filter::{Metric, Strategy};
 use ragen_envs::EnvError;
+use ragen_models::device::Device;
 use ragen_models::lora;
 
 /// Everything that cannot work together, by key.
@@ -180,8 +181,7 @@ fn update(found: &mut Found, config: &Config) {
 }
 
 fn device(found: &mut Found, device: &str) {
-    let index = device.strip_prefix("cuda:").map(|n| n.parse::<u32>().is_ok());
-    if !(matches!(device, "auto" | "cpu" | "cuda") || index == Some(true)) {
-        found.add("run.device", format!("{device:?} is none of auto, cpu, cuda, cuda:N"));
+    if let Err(text) = Device::parse(device) {
+        found.add("run.device", text);
     }
 }

@@ -69,7 +69,7 @@ pub const KEYS: &[Key] = &[
     key("run.seed", Whole(0, MAX), "", "Root of all random numbers: weights, demonstrations, sampling (`--seed`).", ""),
     key("run.steps", Whole(0, MAX), "steps", "Training steps.", "trainer.total_training_steps"),
     key("run.threads", Whole(0, 1024), "", "Worker threads (`--threads`); 0 is one per core. Results do not depend on it.", ""),
-    key("run.device", Text, "", "Where to compute (`--device`): `auto`, `cpu`, `cuda` or `cuda:N`.", "system.CUDA_VISIBLE_DEVICES"),
+    key("run.device", Text, "", "Where to compute (`--device`): `auto` (a GPU if one can be used, else the CPU), `cpu`, `cuda` or `cuda:N`; in builds with the feature `emulator` also `emulator`. What was taken stands in the run's `config.toml`, so that a resume goes on there.", "system.CUDA_VISIBLE_DEVICES"),
     key("run.trajectories_every", Whole(0, MAX), "steps", "Write the trajectories of every n-th step; 0 writes none.", "trainer.generations_to_log_to_wandb"),
     key("run.memory_bytes", Whole(0, MAX), "bytes", "Memory that the run may take; 0: what the machine has available. The plan that fits is printed before anything is loaded.", "rollout.gpu_memory_utilization"),
 

@@ -1,12 +1,13 @@
 //! The border to the machine: memory, modules, launches and matrix products, in bytes and addresses.
 //!
-//! Everything typed and checked stands above it ([`crate::Gpu`], [`crate::kernels`]); the two answers below it are the CUDA driver and
-//! the emulator.
+//! Everything typed and checked stands above it ([`crate::Gpu`], [`crate::kernels`]); the answers below it are the CUDA driver, the
+//! emulator, and a machine that does nothing and counts ([`Ledger`]).
 
 pub mod cache;
 mod cublaslt;
 #[cfg(feature = "emulator")]
 mod emulator;
+mod ledger;
 pub mod libraries;
 mod nvidia;
 pub mod nvrtc;
@@ -14,7 +15,8 @@ mod source;
 
 #[cfg(feature = "emulator")]
 pub use emulator::Emulator;
-pub use nvidia::{Nvidia, Probe};
+pub use ledger::{Counts, Held, Ledger, Moved, Product};
+pub use nvidia::{Nvidia, Probe, taken as taken_by_nvidia};
 pub use source::{Source, Unit};
 
 use crate::CudaError;
@@ -52,6 +54,16 @@ pub enum Kind {
     F32,
     /// 2 bytes.
     Bf16,
+}
+
+impl Kind {
+    /// Bytes of a number.
+    pub fn bytes(self) -> usize {
+        match self {
+            Kind::F32 => 4,
+            Kind::Bf16 => 2,
+        }
+    }
 }
 
 /// C = alpha · op(A) · op(B) + beta · C as cuBLAS means it: all matrices column-major, op(A) `[m, k]`, op(B) `[k, n]`, C `[m, n]`.
@@ -99,6 +111,11 @@ pub unsafe trait Driver: Send + Sync {
     ///
     /// **Errors** [`CudaError::Call`].
     fn memory(&self) -> Result<(usize, usize), CudaError>;
+
+    /// What an allocation of so many bytes takes of the device's memory.
+    fn taken(&self, bytes: usize) -> usize {
+        bytes
+    }
 
     /// At least `bytes` bytes of device memory (never none), at a multiple of 256; contents undefined. `what` is for the error message.
     ///

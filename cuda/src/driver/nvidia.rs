@@ -16,6 +16,12 @@ const ORDINARY_SHARED_BYTES: u32 = 48 << 10;
 /// Host memory that small uploads pass through.
 const STAGING_BYTES: usize = 4 << 20;
 
+/// What an allocation takes of the device's memory: small ones lie side by side at multiples of 512 bytes, large ones are whole pages of
+/// 2 MiB. To be measured on a device.
+pub fn taken(bytes: usize) -> usize {
+    bytes.max(1).next_multiple_of(if bytes < 1 << 20 { 512 } else { 2 << 20 })
+}
+
 /// A GPU that can be used: nothing is held of it yet.
 pub struct Probe {
     device: sys::CUdevice,
@@ -239,6 +245,10 @@ unsafe impl Driver for Nvidia {
         // SAFETY: both are locals.
         check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
         Ok((free, total))
+    }
+
+    fn taken(&self, bytes: usize) -> usize {
+        taken(bytes)
     }
 
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64, CudaError> {

@@ -9,6 +9,11 @@ struct Allocation {
     bytes: usize,
 }
 
+/// What an allocation of so many bytes takes.
+pub fn taken(bytes: usize) -> usize {
+    bytes.max(16)
+}
+
 /// All allocations of one emulator, by address.
 pub struct Memory {
     runtime: &'static Runtime,
@@ -28,7 +33,7 @@ impl Memory {
 
     /// Memory whose end lies against a forbidden page. It begins at a multiple of 256 if its length is one, else at a multiple of 16.
     pub fn allocate(&mut self, what: &str, bytes: usize) -> Result<u64, CudaError> {
-        let bytes = bytes.max(16);
+        let bytes = taken(bytes);
         let free = self.total - self.used;
         let address = if bytes <= free { self.runtime.map(bytes) } else { None };
         let Some(address) = address else {

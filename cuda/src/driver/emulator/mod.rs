@@ -107,6 +107,10 @@ unsafe impl Driver for Emulator {
         Ok(self.memory().free_and_total())
     }
 
+    fn taken(&self, bytes: usize) -> usize {
+        memory::taken(bytes)
+    }
+
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64, CudaError> {
         self.memory().allocate(what, bytes)
     }

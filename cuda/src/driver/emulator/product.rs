@@ -3,17 +3,10 @@
 use crate::driver::{Kind, Matmul};
 use half::bf16;
 
-fn bytes(kind: Kind) -> usize {
-    match kind {
-        Kind::F32 => 4,
-        Kind::Bf16 => 2,
-    }
-}
-
 /// (name, address, bytes) of A, B and C: from the first element to the last.
 pub fn extents(p: &Matmul) -> [(&'static str, u64, usize); 3] {
     let extent = |rows: usize, columns: usize, stride: usize, kind: Kind| {
-        if rows == 0 || columns == 0 { 0 } else { ((columns - 1) * stride + rows) * bytes(kind) }
+        if rows == 0 || columns == 0 { 0 } else { ((columns - 1) * stride + rows) * kind.bytes() }
     };
     let (a_rows, a_columns) = if p.transpose_a { (p.k, p.m) } else { (p.m, p.k) };
     let (b_rows, b_columns) = if p.transpose_b { (p.n, p.k) } else { (p.k, p.n) };
