@@ -6,7 +6,6 @@
 use super::{Decode, Order, Product, Train, alternate, peak_bytes, read_bandwidth, time, tokens};
 use crate::policy::model::Model;
 use crate::policy::{Policy, Request, Row, Sampling, Stop, TokenSeeds};
-use ragen_models::config::{Family, Rope};
 use ragen_models::device::Cpu;
 use ragen_models::engine::CpuEngine;
 use ragen_models::optim::AdamWSettings;
@@ -15,28 +14,6 @@ use ragen_models::random::Key;
 use ragen_models::transformer::{Config, Precision};
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-/// The shape of SmolLM2-135M.
-pub fn smollm2() -> Config {
-    Config {
-        family: Family::Llama,
-        vocab: 49_152,
-        d_model: 576,
-        n_layers: 30,
-        n_heads: 9,
-        n_kv_heads: 3,
-        head_dim: 64,
-        d_ff: 1536,
-        rope: Rope::plain(100_000.0),
-        sliding_window: None,
-        norm_eps: 1e-5,
-        tied_embeddings: true,
-        qkv_bias: false,
-        qk_norm: false,
-        value_head: false,
-        max_positions: 8192,
-    }
-}
 
 /// Tokens of a prompt and of a response.
 const PROMPT: usize = 200;

@@ -16,7 +16,7 @@ const SMOLLM2: &str = "smollm2";
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let (name, changes) = what.split();
-    let standard = (name == Some(SMOLLM2)).then(bench::language::smollm2);
+    let standard = (name == Some(SMOLLM2)).then(bench::smollm2);
     let name = name.filter(|name| *name != SMOLLM2);
     let mut config = settings::load(name, &with_common(changes, common))?;
     open::take_device(&mut config, common.quiet)?;
