@@ -1,7 +1,7 @@
 //! The device: buffers, launches, products.
 
 use crate::buffer::{Buffer, Holding, View, ViewMut};
-use crate::driver::{Arg, Driver, Launch, Ledger, Matmul, Module, Nvidia, Unit, taken_by_nvidia};
+use crate::driver::{Arg, Driver, Launch, Ledger, Matmul, Module, Nvidia, Recorded, Unit, taken_by_nvidia};
 use crate::error::CudaError;
 use crate::kernel::Kernel;
 use bytemuck::Pod;
@@ -210,6 +210,19 @@ impl Gpu {
         self.driver.time_ms(work)
     }
 
+    /// Puts down the launches, products, copies and zeros that `work` asks for, to be started again and again at the cost of one call.
+    /// None of them is done by this. They keep the views and numbers that they were given; what lies in the views is looked at when the
+    /// recording is replayed, so what shall change from replay to replay lies in device memory.
+    ///
+    /// Inside, allocating, [`Gpu::write`], [`Gpu::read`], waiting, timing and replaying are errors, and dropping a buffer makes the recording
+    /// one. No other thread may use the device meanwhile. Do the work once before it is recorded, so that its kernels are there: one that is
+    /// missing is compiled and loaded inside, which takes its time and does no harm.
+    ///
+    /// **Errors** those of `work`, [`CudaError::Call`]; the device goes on in any case.
+    pub fn record(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Recording, CudaError> {
+        Ok(Recording { driver: self.driver.clone(), recorded: self.driver.record(work)? })
+    }
+
     /// Compiles and loads a unit, or finds it loaded.
     ///
     /// **Errors** [`CudaError::Compile`].
@@ -253,5 +266,31 @@ impl Gpu {
     pub(crate) unsafe fn matmul(&self, product: &Matmul) -> Result<bool, CudaError> {
         // SAFETY: the caller's promise.
         unsafe { self.driver.matmul(product) }
+    }
+}
+
+/// Work that was put down by [`Gpu::record`]; forgotten when it is dropped.
+pub struct Recording {
+    driver: Arc<dyn Driver>,
+    recorded: Recorded,
+}
+
+impl Recording {
+    /// Starts the recorded work, after all work so far.
+    ///
+    /// # Safety
+    /// All memory that the work named when it was recorded is alive, at the place where it was, and not borrowed otherwise: a recording
+    /// holds addresses and no buffers.
+    ///
+    /// **Errors** those of the launches: [`CudaError::Call`], [`CudaError::Fault`].
+    pub unsafe fn replay(&self) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.replay(self.recorded) }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.driver.forget(self.recorded);
     }
 }

@@ -19,7 +19,7 @@ pub mod trial;
 
 pub use buffer::{Buffer, Element, View, ViewMut};
 pub use error::CudaError;
-pub use gpu::{Gpu, HeldBytes, Traffic};
+pub use gpu::{Gpu, HeldBytes, Recording, Traffic};
 
 /// Whether a CUDA device can be used on this machine; [`require`] says why not.
 pub fn is_available() -> bool {

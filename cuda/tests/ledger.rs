@@ -71,6 +71,21 @@ fn a_step_is_counted_by_kernel_and_by_product() {
     assert_eq!(counts.downloads, Moved { times: 1, bytes: 10 });
     assert_eq!((counts.uploads, counts.zeros), (Moved::default(), Moved::default()));
     assert_eq!((before.uploads.bytes, before.zeros.bytes), (2 * (rows * d) as u64, 4 * (2 * ff * d) as u64));
+    // What is recorded counts when it is replayed.
+    let before = ledger.counts();
+    let recording = gpu.record(&mut || {
+        linear_fwd(&gpu, Products::Library, y.view_mut(), x.view(), w.view(), d, false)?;
+        swiglu_fwd(&gpu, a.view_mut(), y.view(), ff)?;
+        gpu.zero(dw.view_mut())
+    });
+    let recording = recording.unwrap();
+    assert_eq!(ledger.counts(), before);
+    // SAFETY: all buffers are alive.
+    unsafe { recording.replay().and_then(|()| recording.replay()) }.unwrap();
+    let counts = &ledger.counts() - &before;
+    assert_eq!((counts.replays, &counts.launches["swiglu_fwd"], &counts.products[&forward]), (2, &2, &2));
+    assert_eq!(counts.zeros, Moved { times: 2, bytes: 2 * 4 * (2 * ff * d) as u64 });
+    assert!(gpu.record(&mut || gpu.buffer::<f32>("b", 1).map(drop)).is_err());
     // Our own kernel multiplies by launches.
     let before = ledger.counts();
     linear_fwd(&gpu, Products::Invariant, y.view_mut(), x.view(), w.view(), d, false).unwrap();

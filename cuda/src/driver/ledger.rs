@@ -3,11 +3,12 @@
 //! It hands out addresses as aligned as the real ones, but there is no memory behind them: uploads go nowhere, downloads bring zeros.
 //! So buffers of any size can be made, and whole steps run, in no time and on any machine. Memory is never short on it.
 
-use super::{Arg, Driver, Kind, Launch, Matmul, Module, Unit};
+use super::gate::{Gate, Shelf};
+use super::{Arg, Driver, Kind, Launch, Matmul, Module, Recorded, Unit};
 use crate::CudaError;
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Sub};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Every allocation begins at a multiple of this.
 const ALIGNMENT_BYTES: u64 = 256;
@@ -18,6 +19,8 @@ pub struct Ledger {
     taken: Box<dyn Fn(usize) -> usize + Send + Sync>,
     total_bytes: usize,
     book: Mutex<Book>,
+    gate: Gate,
+    recordings: Shelf<Arc<Counts>>,
 }
 
 #[derive(Default)]
@@ -111,6 +114,8 @@ pub struct Counts {
     pub downloads: Moved,
     /// Allocations.
     pub allocations: u64,
+    /// Replays of recordings, what they start not among them: that is counted as if it had been asked for one by one.
+    pub replays: u64,
 }
 
 impl Counts {
@@ -154,6 +159,17 @@ impl Sub<&Counts> for &Counts {
             uploads: moved(self.uploads, before.uploads),
             downloads: moved(self.downloads, before.downloads),
             allocations: self.allocations - before.allocations,
+            replays: self.replays - before.replays,
+        }
+    }
+}
+
+impl AddAssign<&Counts> for Counts {
+    fn add_assign(&mut self, more: &Counts) {
+        more.launches.iter().for_each(|(kernel, n)| *self.launches.entry(kernel.clone()).or_default() += n);
+        more.products.iter().for_each(|(product, n)| *self.products.entry(*product).or_default() += n);
+        for (moved, more) in [(&mut self.copies, more.copies), (&mut self.zeros, more.zeros)] {
+            *moved = Moved { times: moved.times + more.times, bytes: moved.bytes + more.bytes };
         }
     }
 }
@@ -169,7 +185,13 @@ impl Ledger {
     /// A machine of `total_bytes` on which an allocation takes as much as `taken` says.
     pub fn new(total_bytes: usize, taken: impl Fn(usize) -> usize + Send + Sync + 'static) -> Ledger {
         let book = Book { next: ALIGNMENT_BYTES, ..Book::default() };
-        Ledger { taken: Box::new(taken), total_bytes, book: Mutex::new(book) }
+        Ledger {
+            taken: Box::new(taken),
+            total_bytes,
+            book: Mutex::new(book),
+            gate: Gate::default(),
+            recordings: Shelf::default(),
+        }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -207,6 +229,7 @@ unsafe impl Driver for Ledger {
     }
 
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64, CudaError> {
+        self.gate.refuse(|| format!("allocation of {bytes} bytes for {what}"))?;
         let taken = (self.taken)(bytes);
         let mut book = self.book();
         let address = book.next;
@@ -222,6 +245,9 @@ unsafe impl Driver for Ledger {
     }
 
     fn free(&self, address: u64) {
+        if self.gate.takes(address) {
+            return;
+        }
         let mut book = self.book();
         let Some((bytes, what)) = book.held.remove(&address) else { return };
         book.now.bytes -= bytes;
@@ -231,11 +257,13 @@ unsafe impl Driver for Ledger {
     }
 
     fn upload(&self, _: u64, from: &[u8]) -> Result<(), CudaError> {
+        self.gate.refuse(|| "upload".into())?;
         self.book().counts.uploads += from.len();
         Ok(())
     }
 
     fn download(&self, to: &mut [u8], _: u64) -> Result<(), CudaError> {
+        self.gate.refuse(|| "download".into())?;
         self.book().counts.downloads += to.len();
         to.fill(0);
         Ok(())
@@ -271,10 +299,35 @@ unsafe impl Driver for Ledger {
     }
 
     fn synchronize(&self) -> Result<(), CudaError> {
-        Ok(())
+        self.gate.refuse(|| "synchronize".into())
     }
 
     fn time_ms(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Option<f32>, CudaError> {
+        self.gate.refuse(|| "timing".into())?;
         work().map(|()| None)
+    }
+
+    fn record(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Recorded, CudaError> {
+        self.gate.shut()?;
+        // What is put down is counted by itself, and again at each replay.
+        let before = std::mem::take(&mut self.book().counts);
+        let outcome = work();
+        let counted = std::mem::replace(&mut self.book().counts, before);
+        let (returned, opened) = self.gate.open();
+        returned.into_iter().for_each(|address| self.free(address));
+        outcome.and(opened).map(|()| self.recordings.put(Arc::new(counted)))
+    }
+
+    unsafe fn replay(&self, recorded: Recorded) -> Result<(), CudaError> {
+        self.gate.refuse(|| "replay".into())?;
+        let counted = self.recordings.get(recorded)?;
+        let counts = &mut self.book().counts;
+        counts.replays += 1;
+        *counts += &*counted;
+        Ok(())
+    }
+
+    fn forget(&self, recorded: Recorded) {
+        self.recordings.take(recorded);
     }
 }

@@ -7,6 +7,7 @@ pub mod cache;
 mod cublaslt;
 #[cfg(feature = "emulator")]
 mod emulator;
+mod gate;
 mod ledger;
 pub mod libraries;
 mod nvidia;
@@ -99,6 +100,10 @@ pub struct Matmul {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Module(pub usize);
 
+/// Recorded work, by a number that its machine never uses again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Recorded(pub usize);
+
 /// A machine that runs kernels. Calls take effect in the order they are made; `download` and `synchronize` wait.
 ///
 /// # Safety
@@ -175,4 +180,25 @@ pub unsafe trait Driver: Send + Sync {
     ///
     /// **Errors** those of `work`, [`CudaError::Call`].
     fn time_ms(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Option<f32>, CudaError>;
+
+    /// Puts down the launches, products, copies and zeros that `work` asks for, and does none of them. They keep the addresses and numbers
+    /// that they were given; what lies at the addresses is looked at when they are replayed.
+    ///
+    /// Nothing else may be done inside, nor by another thread meanwhile: allocating, copying from and to the host, waiting and timing are
+    /// errors, and what gives memory back makes the recording one. A unit may be loaded, which is done at once, but its kernels are compiled
+    /// then, so work is better done once before it is recorded.
+    ///
+    /// **Errors** those of `work`, [`CudaError::Call`]; nothing is kept then.
+    fn record(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Recorded, CudaError>;
+
+    /// Starts recorded work, all of it in its order, after all work so far.
+    ///
+    /// # Safety
+    /// All memory that the recorded work names is allocated still, and borrowed by nobody else: written if the work writes it.
+    ///
+    /// **Errors** [`CudaError::Call`], [`CudaError::Fault`].
+    unsafe fn replay(&self, recorded: Recorded) -> Result<(), CudaError>;
+
+    /// Gives a recording back. A replay that is under way goes on.
+    fn forget(&self, recorded: Recorded);
 }

@@ -1,5 +1,6 @@
 // A libcuda that does its work on the host, as late as the real one may: what is started waits in a list until somebody synchronises,
-// so host memory that is gone or changed by then shows. It has one GPU of 1 GiB and knows two kernels by name.
+// so host memory that is gone or changed by then shows. While the stream is captured it
+// waits in a graph instead. It has one GPU of 1 GiB, knows a few kernels by name, and writes down what is asked for recordings.
 
 #include <cstdint>
 #include <cstdlib>
@@ -11,11 +12,20 @@
 
 typedef int Result;
 static const Result SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700;
+static const Result CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901;
 
-static std::vector<std::function<void()>> work;
+typedef std::vector<std::function<void()>> Work;
+struct Graph {
+    Work work;
+    bool bad;
+};
+static Work work;
+static Graph* capture = nullptr; // while the stream is captured
+static bool invalidated = false;
+static std::string calls; // of recordings and of what must not be called in them
 static std::map<uint64_t, size_t> memory;
 static std::map<std::string, unsigned> functions; // name to the dynamic shared memory that it may have
-static int held = 0;                              // contexts, streams, modules, events and pinned memory not given back
+static int held = 0;                              // contexts, streams, modules, events, graphs and pinned memory not given back
 static bool current = false, broken = false;
 static const size_t TOTAL = size_t(1) << 30;
 
@@ -26,14 +36,29 @@ static size_t used() {
 }
 static Result later(std::function<void()> what) {
     if (!current) return INVALID_VALUE;
-    work.push_back(what);
+    (capture ? capture->work : work).push_back(what);
     return SUCCESS;
+}
+static Result called(const std::string& what, Result result) {
+    calls += (calls.empty() ? "" : ", ") + what;
+    return result;
+}
+// Whether a call is one that a capture does not stand; it breaks the capture then.
+static bool breaks_capture(const char* what) {
+    if (capture) called(what, 0), invalidated = true;
+    return capture;
 }
 
 int fake_later(std::function<void()> what) { return later(what); } // for the fake library
 
 extern "C" {
 int fake_held() { return held + int(memory.size()); }
+// What was called since the last time.
+const char* fake_calls() {
+    static std::string last;
+    last.swap(calls), calls.clear();
+    return last.c_str();
+}
 
 Result cuInit(unsigned) { return SUCCESS; }
 Result cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
@@ -50,6 +75,7 @@ Result cuCtxSetCurrent(void* context) { return current = context == &held, SUCCE
 Result cuStreamCreate(void** stream, unsigned) { return held++, *stream = &work, SUCCESS; }
 Result cuStreamDestroy_v2(void*) { return held--, SUCCESS; }
 Result cuStreamSynchronize(void* stream) {
+    if (breaks_capture("synchronize")) return CAPTURE_UNSUPPORTED;
     if (stream != &work) return INVALID_VALUE;
     for (auto& each : work) each();
     work.clear();
@@ -57,21 +83,24 @@ Result cuStreamSynchronize(void* stream) {
 }
 Result cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = TOTAL - used(), *total = TOTAL, SUCCESS; }
 Result cuMemAlloc_v2(uint64_t* address, size_t bytes) {
-    if (bytes == 0 || !current) return INVALID_VALUE;
+    if (bytes == 0 || !current || breaks_capture("allocate")) return INVALID_VALUE;
     if (used() + bytes > TOTAL) return OUT_OF_MEMORY;
     *address = uint64_t(aligned_alloc(256, (bytes + 255) / 256 * 256));
     return memory[*address] = bytes, SUCCESS;
 }
 Result cuMemFree_v2(uint64_t address) {
+    if (breaks_capture("free")) return CAPTURE_UNSUPPORTED;
     if (!memory.count(address) || !work.empty()) return held++, INVALID_VALUE; // work may still touch it
     return free((void*)address), memory.erase(address), SUCCESS;
 }
 Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) { return held++, *pointer = malloc(bytes), SUCCESS; }
 Result cuMemFreeHost(void* pointer) { return held--, free(pointer), SUCCESS; }
 Result cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void*) {
+    if (breaks_capture("upload")) return CAPTURE_UNSUPPORTED;
     return later([=] { memcpy((void*)to, from, bytes); });
 }
 Result cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void*) {
+    if (breaks_capture("download")) return CAPTURE_UNSUPPORTED;
     return later([=] { memcpy(to, (void*)from, bytes); });
 }
 Result cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
@@ -86,7 +115,9 @@ Result cuModuleLoadData(void** module, const void* image) {
 }
 Result cuModuleUnload(void*) { return held--, SUCCESS; }
 Result cuModuleGetFunction(void** function, void*, const char* name) {
-    if (std::string(name) != "fill" && std::string(name) != "breaks") return NOT_FOUND;
+    bool known = false;
+    for (const char* each : {"fill", "twice", "breaks", "unrecordable", "unready"}) known |= std::string(name) == each;
+    if (!known) return NOT_FOUND;
     auto each = functions.emplace(name, 48u << 10).first;
     return *function = &*each, SUCCESS;
 }
@@ -100,11 +131,36 @@ Result cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsign
     auto& kernel = *(std::pair<const std::string, unsigned>*)function;
     if (shared > kernel.second) return INVALID_VALUE;
     if (kernel.first == "breaks") return later([] { broken = true; });
+    if (kernel.first == "unrecordable") return invalidated = capture, SUCCESS; // the driver only says so at the end
+    if (kernel.first == "unready") return capture->bad = true, SUCCESS;
     float* to = *(float**)args[0];
+    if (kernel.first == "twice") return later([=] { *to *= 2.0f; });
     float numbers[] = {float(*(uint32_t*)args[1]), float(*(uint64_t*)args[2]), *(float*)args[3], float(*(double*)args[4]), float(x), float(y),
                        float(z), float(threads), float(shared)};
     std::vector<float> values(numbers, numbers + 9);
     return later([=] { memcpy(to, values.data(), 9 * sizeof(float)); });
+}
+Result cuStreamBeginCapture_v2(void* stream, int mode) {
+    if (stream != &work || capture || !current) return INVALID_VALUE;
+    capture = new Graph{{}, false}, invalidated = false, held++;
+    return called("begin " + std::to_string(mode), SUCCESS);
+}
+Result cuStreamEndCapture(void* stream, Graph** graph) {
+    if (stream != &work || !capture) return called("end without begin", INVALID_VALUE);
+    if (invalidated) delete capture, capture = nullptr, held--;
+    *graph = capture, capture = nullptr;
+    return called("end", invalidated ? CAPTURE_INVALIDATED : SUCCESS);
+}
+Result cuGraphInstantiateWithFlags(Graph** ready, Graph* graph, unsigned long long flags) {
+    if (graph->bad) return called("instantiate", INVALID_VALUE);
+    return held++, *ready = new Graph(*graph), called("instantiate " + std::to_string(flags), SUCCESS);
+}
+Result cuGraphDestroy(Graph* graph) { return held--, delete graph, called("destroy", SUCCESS); }
+Result cuGraphExecDestroy(Graph* ready) { return held--, delete ready, called("forget", SUCCESS); }
+Result cuGraphLaunch(Graph* ready, void* stream) {
+    if (stream != &work || capture || !current) return INVALID_VALUE;
+    for (auto& each : ready->work) later(each);
+    return called("launch", SUCCESS);
 }
 Result cuEventCreate(void** event, unsigned) { return held++, *event = malloc(1), SUCCESS; }
 Result cuEventRecord(void*, void*) { return current ? SUCCESS : INVALID_VALUE; }
@@ -114,6 +170,7 @@ Result cuEventDestroy_v2(void* event) { return held--, free(event), SUCCESS; }
 Result cuGetExportTable(const void**, const void*) { return NOT_FOUND; } // asked for by NVRTC, which does without
 Result cuGetErrorString(Result result, const char** text) {
     *text = result == ILLEGAL_ADDRESS ? "an illegal memory access was encountered" : "the fake refuses";
+    if (result == CAPTURE_INVALIDATED) *text = "operation failed due to a previous error during capture";
     return SUCCESS;
 }
 }

@@ -1,6 +1,8 @@
 //! The CUDA driver's side of the trait, held against a libcuda of our own that works on the host, late: the calls, their order and
 //! arguments, and the lives of what is handed over. What only a device can show is left to a device.
 
+mod recordings;
+
 use ragen_cuda::driver::{Arg, Driver, Kind, Launch, Nvidia, Source, Unit};
 use ragen_cuda::gemm::{Products, linear_bwd_input, linear_bwd_weight, linear_fwd};
 use ragen_cuda::{CudaError, Gpu};
@@ -10,7 +12,8 @@ use std::sync::Arc;
 
 static KERNELS: Source = Source {
     file: "fill.cu",
-    text: "KERNEL(64) fill(float* x, u32 a, u64 b, float c, double d) { x[0] = a + b + c + d; }\nKERNEL(64) breaks() {}\n",
+    text: "KERNEL(64) fill(float* x, u32 a, u64 b, float c, double d) { x[0] = a + b + c + d; }\nKERNEL(64) twice(float* x) { x[0] *= 2.0f; }\n\
+           KERNEL(64) breaks() {}\nKERNEL(64) unrecordable() {}\nKERNEL(64) unready() {}\n",
 };
 
 /// A folder with the fake driver and with NVRTC, made the one that libraries are looked for in; or why not.
@@ -50,6 +53,16 @@ fn ask(folder: &Path, library: &str, function: &str) -> i32 {
     }
 }
 
+/// What a fake was asked for, concerning recordings and memory, since the last time.
+fn calls(folder: &Path) -> String {
+    // SAFETY: our own library and function, whose text lasts until it is asked again.
+    unsafe {
+        let library = libloading::Library::new(folder.join("libcuda.so.1")).unwrap();
+        let asked = library.get::<unsafe extern "C" fn() -> *const std::ffi::c_char>(b"fake_calls").unwrap();
+        std::ffi::CStr::from_ptr(asked()).to_str().unwrap().to_string()
+    }
+}
+
 #[test]
 fn the_driver_is_asked_for_the_right_things_in_the_right_order() {
     let folder = tempfile::tempdir().unwrap();
@@ -72,6 +85,7 @@ fn the_driver_is_asked_for_the_right_things_in_the_right_order() {
     );
     memory(&gpu);
     launches(&gpu, &*driver);
+    recordings::all(&gpu, &*driver, folder.path());
     // Another thread has no context of its own.
     let there = std::thread::scope(|scope| scope.spawn(|| gpu.upload("x", &[7.0_f32]).unwrap()).join().unwrap());
     assert_eq!(gpu.to_vec(there.view()).unwrap(), [7.0]);
@@ -104,6 +118,15 @@ fn products(folder: &Path) {
         linear_fwd(&gpu, Products::Library, y.view_mut(), gx.view(), gw.view(), input, false).unwrap();
         let want = product(rows, out, input, &|r, l| x[r * input + l], &|l, o| w[o * input + l]);
         assert_eq!(gpu.to_vec(y.view()).unwrap(), want, "y of {rows} rows");
+        // The library's products go into a recording like any other work of the stream.
+        gpu.zero(y.view_mut()).unwrap();
+        let recording =
+            gpu.record(&mut || linear_fwd(&gpu, Products::Library, y.view_mut(), gx.view(), gw.view(), input, false));
+        let recording = recording.unwrap();
+        assert!(gpu.to_vec(y.view()).unwrap().iter().all(|y| *y == 0.0));
+        // SAFETY: all three matrices are alive, and nobody borrows them.
+        unsafe { recording.replay() }.unwrap();
+        assert_eq!(gpu.to_vec(y.view()).unwrap(), want, "y of {rows} rows, replayed");
         let mut dx = gpu.upload("dx", &x).unwrap();
         linear_bwd_input(&gpu, Products::Library, dx.view_mut(), gdy.view(), gw.view(), input, true).unwrap();
         let mut want = product(rows, input, out, &|r, l| dy[r * out + l], &|l, i| w[l * input + i]);

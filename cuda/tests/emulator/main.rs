@@ -2,6 +2,7 @@
 
 mod faults;
 mod memory;
+mod recordings;
 mod sound;
 mod tiles;
 

@@ -14,12 +14,15 @@
 mod compiler;
 mod memory;
 mod product;
+mod recording;
 mod runtime;
 
-use super::{Arg, Driver, Launch, Matmul, Module, Unit};
+use super::gate::{Gate, Shelf};
+use super::{Arg, Driver, Launch, Matmul, Module, Recorded, Unit};
 use crate::CudaError;
 use compiler::{Compiler, Kernels};
 use memory::Memory;
+use recording::{Open, Step};
 use runtime::{Entry, Runtime};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,6 +39,10 @@ pub struct Emulator {
     kernels: Mutex<Vec<Arc<Kernels>>>,
     memory: Mutex<Memory>,
     library: bool,
+    gate: Gate,
+    /// Put down so far by the recording that is being made.
+    steps: Mutex<Vec<Step>>,
+    recordings: Shelf<Arc<[Step]>>,
 }
 
 impl Emulator {
@@ -46,7 +53,16 @@ impl Emulator {
         let compiler = Compiler::get()?;
         let runtime = Runtime::get(compiler)?;
         let memory = Mutex::new(Memory::new(runtime, MEMORY_BYTES));
-        Ok(Emulator { runtime, compiler, kernels: Mutex::default(), memory, library: true })
+        Ok(Emulator {
+            runtime,
+            compiler,
+            kernels: Mutex::default(),
+            memory,
+            library: true,
+            gate: Gate::default(),
+            steps: Mutex::default(),
+            recordings: Shelf::default(),
+        })
     }
 
     /// The same machine with this much device memory.
@@ -61,6 +77,19 @@ impl Emulator {
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn steps(&self) -> MutexGuard<'_, Vec<Step>> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a call down instead of doing it while this thread records.
+    fn puts_down(&self, call: &str, step: impl FnOnce() -> Step) -> Result<bool, CudaError> {
+        let recording = self.gate.puts_down(call)?;
+        if recording {
+            self.steps().push(step());
+        }
+        Ok(recording)
     }
 }
 
@@ -112,14 +141,18 @@ unsafe impl Driver for Emulator {
     }
 
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64, CudaError> {
+        self.gate.refuse(|| format!("allocation of {bytes} bytes for {what}"))?;
         self.memory().allocate(what, bytes)
     }
 
     fn free(&self, address: u64) {
-        self.memory().free(address);
+        if !self.gate.takes(address) {
+            self.memory().free(address);
+        }
     }
 
     fn upload(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
+        self.gate.refuse(|| "upload".into())?;
         let memory = self.memory();
         memory.check("upload", to, from.len())?;
         self.runtime.note_written(to, from.len());
@@ -129,6 +162,7 @@ unsafe impl Driver for Emulator {
     }
 
     fn download(&self, to: &mut [u8], from: u64) -> Result<(), CudaError> {
+        self.gate.refuse(|| "download".into())?;
         let memory = self.memory();
         memory.check("download", from, to.len())?;
         // SAFETY: as in `upload`.
@@ -137,6 +171,9 @@ unsafe impl Driver for Emulator {
     }
 
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
+        if self.puts_down("copy", || Step::Copy { to, from, bytes })? {
+            return Ok(());
+        }
         let memory = self.memory();
         memory.check("copy", to, bytes)?;
         self.runtime.note_written(to, bytes);
@@ -150,6 +187,9 @@ unsafe impl Driver for Emulator {
     }
 
     fn zero(&self, to: u64, bytes: usize) -> Result<(), CudaError> {
+        if self.puts_down("zero", || Step::Zero { to, bytes })? {
+            return Ok(());
+        }
         let memory = self.memory();
         memory.check("zero", to, bytes)?;
         self.runtime.note_written(to, bytes);
@@ -172,6 +212,10 @@ unsafe impl Driver for Emulator {
             return Err(CudaError::Call { call: "launch".into(), reason });
         };
         check_launch(entry, launch, args).map_err(|text| fault(kernel, text))?;
+        let step = || Step::Launch { module, kernel: kernel.into(), launch, args: args.to_vec() };
+        if self.puts_down(kernel, step)? {
+            return Ok(());
+        }
         // SAFETY: the arguments are of the kernel's kinds; that they point to enough memory is the caller's promise, and where it does
         // not hold the guard pages answer.
         let outcome = unsafe { self.runtime.run(entry, kernels.files(), launch, args) };
@@ -181,7 +225,7 @@ unsafe impl Driver for Emulator {
     }
 
     unsafe fn matmul(&self, product: &Matmul) -> Result<bool, CudaError> {
-        if self.library {
+        if self.library && !self.puts_down("matmul", || Step::Matmul(*product))? {
             let memory = self.memory();
             for (name, address, bytes) in product::extents(product) {
                 memory.check(name, address, bytes)?;
@@ -195,10 +239,28 @@ unsafe impl Driver for Emulator {
     }
 
     fn synchronize(&self) -> Result<(), CudaError> {
-        Ok(())
+        self.gate.refuse(|| "synchronize".into())
     }
 
     fn time_ms(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Option<f32>, CudaError> {
+        self.gate.refuse(|| "timing".into())?;
         work().map(|()| None)
+    }
+
+    fn record(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Recorded, CudaError> {
+        let open = Open::begin(self)?;
+        work()?;
+        Ok(self.recordings.put(open.end()?.into()))
+    }
+
+    unsafe fn replay(&self, recorded: Recorded) -> Result<(), CudaError> {
+        self.gate.refuse(|| "replay".into())?;
+        let steps = self.recordings.get(recorded)?;
+        // SAFETY: the caller's promise.
+        steps.iter().try_for_each(|step| unsafe { step.run(self) })
+    }
+
+    fn forget(&self, recorded: Recorded) {
+        self.recordings.take(recorded);
     }
 }

@@ -1,11 +1,15 @@
 //! The CUDA driver: one device, its primary context, one stream.
 
+mod graph;
+
 use super::cache::Cache;
 use super::cublaslt::{self, CublasLt};
+use super::gate::{Gate, Shelf};
 use super::nvrtc::{Arch, Nvrtc};
-use super::{Arg, Driver, Launch, Matmul, Module, Unit, libraries};
+use super::{Arg, Driver, Launch, Matmul, Module, Recorded, Unit, libraries};
 use crate::CudaError;
 use cudarc::driver::sys;
+use graph::{Capture, Graph};
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -133,6 +137,8 @@ pub struct Nvidia {
     modules: Mutex<Vec<Loaded>>,
     staging: Mutex<Staging>,
     products: Option<Mutex<CublasLt>>,
+    gate: Gate,
+    graphs: Shelf<Graph>,
 }
 
 // SAFETY: the driver's handles may be used by any thread; every call first makes the context the thread's own, and what
@@ -163,6 +169,8 @@ impl Nvidia {
             modules: Mutex::default(),
             staging: Mutex::new(Staging { memory: memory.cast(), used: 0 }),
             products: None,
+            gate: Gate::default(),
+            graphs: Shelf::default(),
         };
         // Without the library our own kernel multiplies; the device's name says so.
         if libraries::CUBLASLT.load(nvidia.probe.driver.0).is_ok() {
@@ -202,6 +210,13 @@ impl Nvidia {
         Ok(function.handle)
     }
 
+    /// Ends a recording, and gives back the memory that was returned meanwhile.
+    fn open_gate(&self) -> Result<(), CudaError> {
+        let (returned, outcome) = self.gate.open();
+        returned.into_iter().for_each(|address| self.free(address));
+        outcome
+    }
+
     /// Waits; the context is the thread's.
     fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the stream is ours.
@@ -216,6 +231,7 @@ impl Drop for Nvidia {
         }
         let _ = self.wait();
         self.products = None;
+        self.graphs.take_all().into_iter().for_each(Graph::destroy);
         // SAFETY: all work is done; each is given back once. The workspace goes with the context.
         unsafe {
             for loaded in lock(&self.modules).drain(..) {
@@ -252,6 +268,7 @@ unsafe impl Driver for Nvidia {
     }
 
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64, CudaError> {
+        self.gate.refuse(|| format!("allocation of {bytes} bytes for {what}"))?;
         self.context.enter()?;
         let mut address = 0;
         // SAFETY: the address is a local. The driver aligns to 256 bytes at least.
@@ -265,6 +282,9 @@ unsafe impl Driver for Nvidia {
     }
 
     fn free(&self, address: u64) {
+        if self.gate.takes(address) {
+            return;
+        }
         // Where the device has failed there is nobody to tell and nothing left to give back.
         if self.context.enter().is_ok() && self.wait().is_ok() {
             // SAFETY: it was allocated here and no work touches it any more.
@@ -273,6 +293,7 @@ unsafe impl Driver for Nvidia {
     }
 
     fn upload(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
+        self.gate.refuse(|| "upload".into())?;
         self.context.enter()?;
         let copy = |from: *const u8, bytes| {
             // SAFETY: `from` has so many bytes; `to` is the caller's promise.
@@ -299,6 +320,7 @@ unsafe impl Driver for Nvidia {
     }
 
     fn download(&self, to: &mut [u8], from: u64) -> Result<(), CudaError> {
+        self.gate.refuse(|| "download".into())?;
         self.context.enter()?;
         // SAFETY: `to` has so many bytes and is not touched before the wait; `from` is the caller's promise.
         let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), self.stream) };
@@ -307,12 +329,14 @@ unsafe impl Driver for Nvidia {
     }
 
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
+        self.gate.puts_down("copy")?;
         self.context.enter()?;
         // SAFETY: both are memory of this device, by the caller's promise.
         check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) })
     }
 
     fn zero(&self, to: u64, bytes: usize) -> Result<(), CudaError> {
+        self.gate.puts_down("zero")?;
         self.context.enter()?;
         // SAFETY: as above.
         check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to, 0, bytes, self.stream) })
@@ -338,6 +362,7 @@ unsafe impl Driver for Nvidia {
     }
 
     unsafe fn launch(&self, module: Module, kernel: &str, launch: Launch, args: &[Arg]) -> Result<(), CudaError> {
+        self.gate.puts_down(kernel)?;
         self.context.enter()?;
         let function = self.function(module, kernel, launch.shared_bytes)?;
         let values: Vec<u64> = args.iter().map(bits).collect();
@@ -364,17 +389,20 @@ unsafe impl Driver for Nvidia {
 
     unsafe fn matmul(&self, product: &Matmul) -> Result<bool, CudaError> {
         let Some(products) = &self.products else { return Ok(false) };
+        self.gate.puts_down("matmul")?;
         self.context.enter()?;
         // SAFETY: the caller's promise; the stream is this context's.
         unsafe { lock(products).multiply(product, self.stream.cast()) }
     }
 
     fn synchronize(&self) -> Result<(), CudaError> {
+        self.gate.refuse(|| "synchronize".into())?;
         self.context.enter()?;
         self.wait()
     }
 
     fn time_ms(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Option<f32>, CudaError> {
+        self.gate.refuse(|| "timing".into())?;
         self.context.enter()?;
         let (begin, end) = (Event::new()?, Event::new()?);
         begin.record(self.stream)?;
@@ -383,6 +411,26 @@ unsafe impl Driver for Nvidia {
         // SAFETY: the event is ours.
         check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(end.0) })?;
         begin.milliseconds_to(&end).map(Some)
+    }
+
+    fn record(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Recorded, CudaError> {
+        self.context.enter()?;
+        let capture = Capture::begin(self)?;
+        work()?;
+        Ok(self.graphs.put(capture.end()?))
+    }
+
+    unsafe fn replay(&self, recorded: Recorded) -> Result<(), CudaError> {
+        self.gate.refuse(|| "replay".into())?;
+        let graph = self.graphs.get(recorded)?;
+        self.context.enter()?;
+        graph.launch(self.stream)
+    }
+
+    fn forget(&self, recorded: Recorded) {
+        if let (Some(graph), Ok(())) = (self.graphs.take(recorded), self.context.enter()) {
+            graph.destroy();
+        }
     }
 }
 
