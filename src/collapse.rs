@@ -4,69 +4,23 @@
 //! information I(X;Z), the conditional entropy H(Z|X) and how often z_i tells its own x apart. A policy that answers
 //! every input with the same template keeps its entropy and its reward for a while, but loses I(X;Z).
 //!
-//! Pure functions: which pairs to score, and the statistics of the scores. The scoring is the agent's.
+//! Pure functions: which pairs to score ([`sample`]), the statistics of the scores ([`measure`]) and the name of what they
+//! show ([`regime`]). The scoring is the agent's.
 
-use crate::statistics;
-use ragen_models::math::ln;
-use ragen_models::random::Key;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+
+pub mod measure;
+pub mod regime;
+pub mod sample;
+
+pub use measure::{CrossScores, RunningSpread, measure};
+pub use regime::{Regime, RegimeConfig, RegimeState};
+pub use sample::{Coverage, Pair, SampleCount, Selection};
 
 /// Prefix of the metrics on first turns.
 pub const FIRST_TURN: &str = "collapse_first_turn_sample/";
-
-/// How many pairs are scored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SampleCount {
-    /// Every pair there is.
-    All,
-    /// At most so many, drawn without replacement.
-    AtMost(usize),
-}
-
-impl Serialize for SampleCount {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            SampleCount::All => serializer.serialize_str("all"),
-            SampleCount::AtMost(n) => serializer.serialize_u64(*n as u64),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for SampleCount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = SampleCount;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a whole number above 0, or \"all\"")
-            }
-
-            fn visit_u64<E: de::Error>(self, n: u64) -> Result<SampleCount, E> {
-                match usize::try_from(n) {
-                    Ok(n) if n > 0 => Ok(SampleCount::AtMost(n)),
-                    _ => Err(E::invalid_value(de::Unexpected::Unsigned(n), &self)),
-                }
-            }
-
-            fn visit_i64<E: de::Error>(self, n: i64) -> Result<SampleCount, E> {
-                match u64::try_from(n) {
-                    Ok(n) => self.visit_u64(n),
-                    Err(_) => Err(E::invalid_value(de::Unexpected::Signed(n), &self)),
-                }
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<SampleCount, E> {
-                match text {
-                    "all" => Ok(SampleCount::All),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                }
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
+/// Prefix of the metrics on turns drawn from whole trajectories.
+pub const TRAJECTORY: &str = "collapse_trajectory_sample/";
 
 /// `[collapse]`: when and on what the collapse detector runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,12 +30,18 @@ pub struct CollapseConfig {
     pub every: u64,
     /// Measure the reasoning of first turns.
     pub first_turn: bool,
-    /// First-turn pairs that are scored: a number, or `"all"`.
+    /// Measure the reasoning of turns drawn from whole trajectories.
+    pub multi_turn: bool,
+    /// Pairs that are scored of each kind: a number, or `"all"`.
     pub num_samples: SampleCount,
+    /// Other prompts that a reasoning is scored after; 0: all of them, which is exact.
+    pub contrast: usize,
     /// Added to the marginal's standard deviation in `mi_zscore`, in nats.
     pub std_eps: f64,
     /// How much of the running standard deviation in `mi_zscore_ema` is kept a measurement.
     pub ema_decay: f64,
+    /// When the reasoning is called collapsed.
+    pub regime: RegimeConfig,
 }
 
 impl Default for CollapseConfig {
@@ -89,9 +49,12 @@ impl Default for CollapseConfig {
         CollapseConfig {
             every: 5,
             first_turn: true,
+            multi_turn: false,
             num_samples: SampleCount::AtMost(64),
+            contrast: 0,
             std_eps: 1e-3,
             ema_decay: 0.9,
+            regime: RegimeConfig::default(),
         }
     }
 }
@@ -99,258 +62,21 @@ impl Default for CollapseConfig {
 impl CollapseConfig {
     /// Whether the detector runs on training step `step` (the first step is 1).
     pub fn is_due(&self, step: u64) -> bool {
-        self.first_turn && self.every > 0 && step > 0 && (step == 1 || step.is_multiple_of(self.every))
+        let is_on = (self.first_turn || self.multi_turn) && self.every > 0;
+        is_on && step > 0 && (step == 1 || step.is_multiple_of(self.every))
     }
 }
 
-/// A first turn: what the policy saw before its reasoning, and the reasoning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair<'a> {
-    /// Everything before the reasoning, the opening tag included.
-    pub x: &'a [u32],
-    /// The reasoning; empty if there is none or it is not closed.
-    pub z: &'a [u32],
-}
-
-/// Which reasonings are scored after which inputs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection {
-    /// The pairs whose `z` is scored, ascending.
-    pub rows: Vec<usize>,
-    /// For each distinct input one pair that has it, ascending.
-    pub columns: Vec<usize>,
-    /// For each row the column of its own input.
-    pub own: Vec<usize>,
-    /// Pairs with a reasoning.
-    pub n_valid: usize,
-    /// All pairs.
-    pub n_total: usize,
-}
-
-impl Selection {
-    /// How many first turns hold a reasoning, under the metrics' names.
-    pub fn coverage(&self) -> Vec<(String, f64)> {
-        let rate = self.n_valid as f64 / self.n_total.max(1) as f64;
-        [("num_total", self.n_total as f64), ("num_valid", self.n_valid as f64), ("valid_rate", rate)]
-            .map(|(name, value)| (format!("collapse/first_turn_{name}"), value))
-            .to_vec()
-    }
-}
-
-/// Selects the pairs to score: those with a reasoning, at most `count` of them, drawn with `key`.
-///
-/// **Deviations** inputs are told apart by their content, so a group whose members begin differently is no obstacle (the
-/// reference drops all metrics then).
-pub fn select_pairs(pairs: &[Pair<'_>], count: SampleCount, key: Key) -> Selection {
-    let valid: Vec<usize> = (0..pairs.len()).filter(|&i| !pairs[i].z.is_empty()).collect();
-    let mut rows = match count {
-        SampleCount::AtMost(n) if n < valid.len() => {
-            key.permutation(valid.len()).into_iter().take(n).map(|i| valid[i]).collect()
-        }
-        _ => valid.clone(),
-    };
-    rows.sort_unstable();
-    let mut selection = Selection { n_valid: valid.len(), n_total: pairs.len(), ..Selection::default() };
-    let mut column_of = BTreeMap::new();
-    for &row in &rows {
-        let column = *column_of.entry(pairs[row].x).or_insert_with(|| {
-            selection.columns.push(row);
-            selection.columns.len() - 1
-        });
-        selection.own.push(column);
-    }
-    selection.rows = rows;
-    selection
-}
-
-/// Log-probabilities of reasonings after inputs.
-#[derive(Clone, Copy, Debug)]
-pub struct CrossScores<'a> {
-    /// S\[i, j\] = ln p(z_i | x_j) in nats, summed over tokens; row-major, `[rows, columns]`.
-    pub sums: &'a [f64],
-    /// Tokens of each reasoning.
-    pub lengths: &'a [usize],
-    /// For each row the column of its own input.
-    pub own: &'a [usize],
-    /// For each column what its input is; equal numbers, equal inputs.
-    pub input: &'a [usize],
-}
-
-/// Running spread of the marginals, one a sampling kind; part of a checkpoint.
+/// What the detector remembers from measurement to measurement; part of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct RunningSpread {
-    /// Of the marginals per token, in nats.
-    pub per_token: Option<f64>,
-    /// Of the marginals per sequence, in nats.
-    pub per_sequence: Option<f64>,
-}
-
-/// Takes a new measurement into a running mean; one that is not finite is passed by.
-fn track(running: &mut Option<f64>, now: f64, decay: f64) -> f64 {
-    if now.is_finite() {
-        *running = Some(running.map_or(now, |before| decay * before + (1.0 - decay) * now));
-    }
-    running.unwrap_or(now)
-}
-
-/// The detector's metrics, named `prefix` and their own name; none with fewer than two columns or no rows.
-///
-/// **Math** with C\[i, j\] = S\[i, j\] / length_i: matched_i = C\[i, own_i\], marginal_i = ln mean_j exp C\[i, j\];
-/// I(X;Z) = mean(matched − marginal), H(Z|X) = −mean(matched), H(Z) = −mean(marginal); the `_seq` metrics use S in place
-/// of C and are the ones in nats a reasoning, bounded by ln N. A row is retrieved if its best column (by C, the lower one
-/// of equals) has its own input; `@k` takes the k best.
-///
-/// **Source** RAGEN-2, the mutual-information estimate of reasoning collapse.
-///
-/// **Panics** if the shapes disagree.
-pub fn measure(
-    prefix: &str,
-    scores: &CrossScores<'_>,
-    config: &CollapseConfig,
-    running: &mut RunningSpread,
-) -> Vec<(String, f64)> {
-    let (n_rows, n_columns) = (scores.lengths.len(), scores.input.len());
-    assert!(scores.sums.len() == n_rows * n_columns && scores.own.len() == n_rows, "[rows, columns] scores");
-    if n_columns < 2 || n_rows == 0 {
-        return Vec::new();
-    }
-    let mut metrics = Vec::new();
-    let mut report = |name: String, value: f64| metrics.push((format!("{prefix}{name}"), value));
-
-    let per_token: Vec<f64> =
-        (0..scores.sums.len()).map(|at| scores.sums[at] / scores.lengths[at / n_columns].max(1) as f64).collect();
-    report("mi_upper_bound".into(), ln(n_columns as f64));
-    for (suffix, table, spread) in
-        [("", per_token.as_slice(), &mut running.per_token), ("_seq", scores.sums, &mut running.per_sequence)]
-    {
-        let matched: Vec<f64> = (0..n_rows).map(|i| table[i * n_columns + scores.own[i]]).collect();
-        let marginal: Vec<f64> =
-            table.chunks(n_columns).map(|row| statistics::log_sum_exp(row) - ln(n_columns as f64)).collect();
-        let (matched, mean_marginal) = (statistics::mean(&matched), statistics::mean(&marginal));
-        let information = matched - mean_marginal;
-        let std = statistics::population_std(&marginal);
-        let running_std = track(spread, std, config.ema_decay);
-        let (estimate, std_suffix) =
-            if suffix.is_empty() { ("_estimate", "_est") } else { ("_seq_estimate", "_seq_est") };
-        report(format!("mi{estimate}"), information);
-        report(format!("conditional_entropy{std_suffix}"), -matched);
-        report(format!("reasoning_entropy{std_suffix}"), -mean_marginal);
-        report(format!("marginal_std{suffix}"), std);
-        report(format!("marginal_std_ema{suffix}"), running_std);
-        report(format!("mi_zscore{suffix}"), information / (std + config.std_eps));
-        report(format!("mi_zscore_ema{suffix}"), information / (running_std + config.std_eps));
-        if suffix.is_empty() {
-            report("matched_log_prob_mean".into(), matched);
-            report("marginal_log_prob_mean".into(), mean_marginal);
-        }
-    }
-
-    let chance = statistics::mean(
-        &scores
-            .own
-            .iter()
-            .map(|&own| scores.input.iter().filter(|&&input| input == scores.input[own]).count() as f64)
-            .collect::<Vec<f64>>(),
-    ) / n_columns as f64;
-    for k in [1, 2, 4, 8] {
-        let n_best = k.min(n_columns);
-        let n_retrieved = per_token
-            .chunks(n_columns)
-            .zip(scores.own)
-            .filter(|(row, own)| best(row, n_best).any(|column| scores.input[column] == scores.input[**own]))
-            .count();
-        let accuracy = n_retrieved as f64 / n_rows as f64;
-        let chance = (chance * n_best as f64).min(1.0);
-        let at = if k == 1 { String::new() } else { format!("@{k}") };
-        report(format!("retrieval_accuracy{at}"), accuracy);
-        report(format!("retrieval_chance_level{at}"), chance);
-        report(format!("retrieval_above_chance{at}"), accuracy - chance);
-    }
-    metrics
-}
-
-/// The `n` columns with the highest scores, best first; the lower one of equals.
-fn best(row: &[f64], n: usize) -> impl Iterator<Item = usize> {
-    let mut order: Vec<usize> = (0..row.len()).collect();
-    order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
-    order.into_iter().take(n)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn value(metrics: &[(String, f64)], name: &str) -> f64 {
-        metrics.iter().find(|metric| metric.0 == format!("{FIRST_TURN}{name}")).expect(name).1
-    }
-
-    fn measure_square(sums: &[f64], n: usize) -> Vec<(String, f64)> {
-        let index: Vec<usize> = (0..n).collect();
-        let scores = CrossScores { sums, lengths: &vec![4; n], own: &index, input: &index };
-        measure(FIRST_TURN, &scores, &CollapseConfig::default(), &mut RunningSpread::default())
-    }
-
-    /// Reasoning that names its input is at the bound; one template for all is at zero.
-    #[test]
-    fn planted_template_collapse_is_told_from_healthy_reasoning() {
-        let n = 8;
-        let healthy: Vec<f64> = (0..n * n).map(|at| if at / n == at % n { -4.0 } else { -400.0 }).collect();
-        let metrics = measure_square(&healthy, n);
-        assert!((value(&metrics, "mi_seq_estimate") - ln(8.0)).abs() < 1e-12);
-        assert_eq!(value(&metrics, "retrieval_accuracy"), 1.0);
-        assert_eq!(value(&metrics, "conditional_entropy_est"), 1.0);
-
-        let metrics = measure_square(&vec![-4.0; n * n], n);
-        assert!(value(&metrics, "mi_seq_estimate").abs() < 1e-12);
-        assert_eq!(value(&metrics, "retrieval_accuracy"), 1.0 / 8.0);
-        assert_eq!(value(&metrics, "retrieval_above_chance"), 0.0);
-        assert!(value(&metrics, "mi_zscore").abs() < 1e-12);
-    }
-
-    #[test]
-    fn too_little_to_compare_gives_no_metrics() {
-        assert!(measure_square(&[-1.0], 1).is_empty());
-        let scores = CrossScores { sums: &[], lengths: &[], own: &[], input: &[0, 1] };
-        let config = CollapseConfig::default();
-        assert!(measure(FIRST_TURN, &scores, &config, &mut RunningSpread::default()).is_empty());
-    }
-
-    #[test]
-    fn a_broken_score_does_not_stay_in_the_running_spread() {
-        let mut running = RunningSpread::default();
-        let config = CollapseConfig::default();
-        for first in [-1.0, f64::NAN, f64::NEG_INFINITY] {
-            let sums = [first, -2.0, -3.0, -1.0];
-            let scores = CrossScores { sums: &sums, lengths: &[1, 1], own: &[0, 1], input: &[0, 1] };
-            assert!(!measure(FIRST_TURN, &scores, &config, &mut running).is_empty());
-            assert!(running.per_token.is_some_and(f64::is_finite));
-        }
-    }
-
-    #[test]
-    fn pairs_are_keyed_by_the_content_of_their_input() {
-        let (a, b): (&[u32], &[u32]) = (&[1, 2], &[1, 3]);
-        let pairs = [(b, 1), (a, 2), (b, 0), (a, 3), (b, 2)].map(|(x, n)| Pair { x, z: &[7, 8, 9][..n] });
-        let all = select_pairs(&pairs, SampleCount::All, Key::new(1));
-        assert_eq!((all.rows, all.columns, all.own), (vec![0, 1, 3, 4], vec![0, 1], vec![0, 1, 1, 0]));
-        assert_eq!((all.n_valid, all.n_total), (4, 5));
-
-        let some = select_pairs(&pairs, SampleCount::AtMost(2), Key::new(1));
-        assert_eq!(some, select_pairs(&pairs, SampleCount::AtMost(2), Key::new(1)));
-        assert!(some.rows.len() == 2 && some.rows[0] < some.rows[1] && !some.rows.contains(&2));
-        assert_eq!(some.coverage()[2], ("collapse/first_turn_valid_rate".to_string(), 0.8));
-        assert_eq!(select_pairs(&[], SampleCount::All, Key::new(1)), Selection::default());
-    }
-
-    #[test]
-    fn settings_are_read_by_name() {
-        let config: CollapseConfig = serde_json::from_str(r#"{"num_samples": "all"}"#).unwrap();
-        assert_eq!(config.num_samples, SampleCount::All);
-        let text = serde_json::to_string(&CollapseConfig::default()).unwrap();
-        assert_eq!(serde_json::from_str::<CollapseConfig>(&text).unwrap(), CollapseConfig::default());
-        for wrong in ["0", "-3", "\"some\"", "1.5"] {
-            assert!(serde_json::from_str::<SampleCount>(wrong).is_err(), "{wrong} was taken");
-        }
-    }
+pub struct CollapseState {
+    /// Spread of first turns.
+    pub first_turn: RunningSpread,
+    /// Spread of turns drawn from trajectories.
+    pub trajectory: RunningSpread,
+    /// Where the run began, where it is, and what was said of it.
+    pub regime: RegimeState,
+    /// It was said that there is nothing to measure without thinking.
+    pub said_no_thinking: bool,
 }

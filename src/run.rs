@@ -1,7 +1,7 @@
 //! The run directory: everything that a run leaves behind, and what it can be resumed from (decision D10).
 //!
 //! ```text
-//! config.toml  metrics.jsonl  timing.jsonl  val.jsonl
+//! config.toml  metrics.jsonl  timing.jsonl  val.jsonl  notices.jsonl
 //! trajectories/step-000010.jsonl
 //! checkpoints/step-000100/     a model directory, and trainer.state
 //! ```
@@ -75,10 +75,12 @@ pub enum Log {
     Timing,
     /// One object a validation.
     Val,
+    /// One object for each thing that somebody should know.
+    Notices,
 }
 
 impl Log {
-    const ALL: [Log; 3] = [Log::Metrics, Log::Timing, Log::Val];
+    const ALL: [Log; 4] = [Log::Metrics, Log::Timing, Log::Val, Log::Notices];
 
     /// Its file name.
     pub fn file_name(self) -> &'static str {
@@ -86,6 +88,7 @@ impl Log {
             Log::Metrics => "metrics.jsonl",
             Log::Timing => "timing.jsonl",
             Log::Val => "val.jsonl",
+            Log::Notices => "notices.jsonl",
         }
     }
 }

@@ -79,6 +79,9 @@ impl Trainer {
             summary.add(&report);
             self.state.step = step;
             journal.step(&report, &self.context)?;
+            for notice in &report.notices {
+                journal.notice(step, notice)?;
+            }
             let interrupted = journal.is_interrupted().then_some(Stopped::Interrupted);
             summary.stopped = self.state.why_stop(&self.config).or(interrupted);
             // An interrupted run goes on later, so it validates where an uninterrupted one would, and nowhere else.
@@ -105,7 +108,7 @@ impl Trainer {
         let config = self.config.clone();
         let (sampling, key) = (config.rollout.sampling, Key::new(config.run.seed));
         let mut seconds = Seconds::start();
-        let mut metrics = Metrics::new();
+        let (mut metrics, mut notices) = (Metrics::new(), Vec::new());
 
         let broken = self.train_envs.reset()?;
         let how = Play::new(&self.context, &config.rollout, sampling);
@@ -115,9 +118,11 @@ impl Trainer {
         seconds.lap("rollout");
 
         if config.collapse.is_due(step) {
-            let key = key.named("collapse").with(step);
-            let spread = &mut self.state.spread;
-            metrics.extend(diagnosis::collapse(policy, &self.context, &rollout, &config, spread, key)?);
+            let at = (step, key.named("collapse").with(step));
+            let state = &mut self.state.collapse;
+            let found = diagnosis::collapse(policy, &self.context, &rollout, &config, state, at)?;
+            metrics.extend(found.0);
+            notices.extend(found.1);
             seconds.lap("collapse");
         }
 
@@ -138,7 +143,7 @@ impl Trainer {
         seconds.lap("update");
         let trained_tokens = prepared.batch.old_logp.len();
         let (advantages, kept) = (prepared.advantages, filtered.rows.into_iter().collect::<BTreeSet<_>>());
-        Ok(StepReport { step, metrics, seconds, trained_tokens, advantages, kept, rollout })
+        Ok(StepReport { step, metrics, notices, seconds, trained_tokens, advantages, kept, rollout })
     }
 
     /// Plays the validation levels, all of them or those of validations in between.

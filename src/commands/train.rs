@@ -4,6 +4,7 @@ use super::open::{self, Belongings, Opened, Prepared, Source};
 use super::{Common, Configured, Failure, interruption, print, table, thousands, with_common};
 use crate::progress::{Progress, rate};
 use ragen::agent_proxy::Rollout;
+use ragen::collapse::Regime;
 use ragen::config::Config;
 use ragen::context_manager::ContextManager;
 use ragen::env_manager::metrics::Metrics;
@@ -170,23 +171,32 @@ impl Journal<Model> for Recorder<'_> {
             run.write_trajectories(step, report.trajectories(context)).map_err(journal)?;
         }
         run.append(Log::Timing, step, &timing(report)).map_err(journal)?;
-        run.append(Log::Metrics, step, &to_json(&report.metrics)).map_err(journal)?;
+        let mut metrics = to_json(&report.metrics);
+        let regime = report.metrics.get("collapse/regime").and_then(|&number| Regime::numbered(number));
+        metrics.extend(regime.map(|regime| ("collapse/regime_name".into(), regime.name().into())));
+        run.append(Log::Metrics, step, &metrics).map_err(journal)?;
         let value = |key: &str| report.metrics.get(key).copied().unwrap_or(0.0);
         let rates = Rates::of(report);
-        self.progress.step(
-            step,
-            &[
-                ("success", format!("{:.2}", value("train/success"))),
-                ("reward", format!("{:.2}", value("train/reward"))),
-                ("tok/s", format!("{} sampled, {} updated", rate(rates.sampled), rate(rates.updated))),
-            ],
-        );
+        let mut values = vec![
+            ("success", format!("{:.2}", value("train/success"))),
+            ("reward", format!("{:.2}", value("train/reward"))),
+            ("tok/s", format!("{} sampled, {} updated", rate(rates.sampled), rate(rates.updated))),
+        ];
+        values.extend(regime.map(|regime| ("reasoning", regime.name().to_string())));
+        self.progress.step(step, &values);
         if value("rollout/empty_after_filter") == 1.0 {
             self.progress.say(&format!("step {step}: nothing to train on, so no update"));
         }
         if value("update/skipped") > 0.0 {
             self.progress.say(&format!("step {step}: a gradient was not finite, so its optimiser step was skipped"));
         }
+        Ok(())
+    }
+
+    fn notice(&mut self, step: u64, text: &str) -> Result<(), TrainError> {
+        let record = Map::from_iter([("text".to_string(), json!(text))]);
+        self.run.append(Log::Notices, step, &record).map_err(journal)?;
+        self.progress.say(text);
         Ok(())
     }
 

@@ -209,8 +209,9 @@ impl Model {
         Ok(rows)
     }
 
-    /// Packs rows into a tree and their targets into packed rows.
-    fn pack(&self, rows: &[Row<'_>]) -> Result<(TokenTree, Vec<Target>), PolicyError> {
+    /// Packs rows into a tree and their targets into packed rows. Rows to train on share one prefix with their neighbours; rows to
+    /// score, whose bits do not depend on it, share all they have.
+    fn pack(&self, rows: &[Row<'_>], trains: bool) -> Result<(TokenTree, Vec<Target>), PolicyError> {
         for row in rows {
             self.check_ids(row.ids)?;
             if row.ids.len() > self.max_positions() {
@@ -221,42 +222,82 @@ impl Model {
                 )));
             }
         }
-        let mut tree = TokenTree::new();
-        let mut targets = Vec::new();
-        let mut start = 0;
-        while start < rows.len() {
-            let (end, shared) = if self.share_prefix { shared_prefix(&rows[start..]) } else { (1, 0) };
-            let parent = (shared > 0).then(|| tree.push(None, &rows[start].ids[..shared]));
-            let parent_start = parent.map_or(0, |p| tree.segments[p].start);
-            for row in &rows[start..start + end] {
-                let segment = tree.push(parent, &row.ids[shared..]);
-                let own = tree.segments[segment].start;
-                for (i, &t) in row.targets.iter().enumerate() {
-                    let t = t as usize;
-                    let before = t - 1;
-                    let packed = if before < shared { parent_start + before } else { own + before - shared };
-                    targets.push(Target { row: packed, token: row.ids[t], kept: row.kept.get(i).cloned().flatten() });
-                }
-            }
-            start += end;
+        let mut packed = Packing { tree: TokenTree::new(), targets: Vec::new() };
+        match self.share_prefix {
+            true => packed.add(rows, &mut Vec::new(), if trains { 1 } else { usize::MAX }),
+            false => rows.iter().for_each(|row| packed.add_row(row, &mut Vec::new())),
         }
-        Ok((tree, targets))
+        Ok((packed.tree, packed.targets))
+    }
+
+    /// Tokens that are computed to score some rows.
+    ///
+    /// **Errors** [`PolicyError::Invalid`] if a row is no row of this model's.
+    pub fn tokens_to_score(&self, rows: &[Row<'_>]) -> Result<usize, PolicyError> {
+        Ok(self.pack(rows, false)?.0.rows())
     }
 }
 
-/// How many of the first rows share how long a prefix: as many as have at least [`SHORTEST_PREFIX`] tokens in common.
-fn shared_prefix(rows: &[Row<'_>]) -> (usize, usize) {
+/// Rows on their way into a tree.
+struct Packing {
+    tree: TokenTree,
+    targets: Vec<Target>,
+}
+
+impl Packing {
+    /// Adds rows that begin with the segments of `path`, down to `levels` levels of shared segments more.
+    fn add(&mut self, rows: &[Row<'_>], path: &mut Vec<usize>, levels: usize) {
+        let held = self.held(path);
+        let mut start = 0;
+        while start < rows.len() {
+            let (n, shared) = if levels > 0 { shared_prefix(&rows[start..], held) } else { (1, held) };
+            let run = &rows[start..start + n];
+            if n == 1 {
+                self.add_row(&run[0], path);
+            } else {
+                path.push(self.tree.push(path.last().copied(), &run[0].ids[held..shared]));
+                self.add(run, path, levels - 1);
+                path.pop();
+            }
+            start += n;
+        }
+    }
+
+    /// Adds what a row has beyond the segments of `path`, and its targets.
+    fn add_row(&mut self, row: &Row<'_>, path: &mut Vec<usize>) {
+        let held = self.held(path);
+        path.push(self.tree.push(path.last().copied(), &row.ids[held..]));
+        for (i, &t) in row.targets.iter().enumerate() {
+            let (t, before) = (t as usize, t as usize - 1);
+            let holds = |segment: &&usize| self.tree.segments[**segment].position <= before;
+            // The last segment that begins there or earlier; an empty one holds nothing and lies behind.
+            let segment = path.iter().rev().find(holds).map(|&segment| &self.tree.segments[segment]);
+            let packed = segment.map_or(0, |segment| segment.start + before - segment.position);
+            self.targets.push(Target { row: packed, token: row.ids[t], kept: row.kept.get(i).cloned().flatten() });
+        }
+        path.pop();
+    }
+
+    /// Tokens of a path.
+    fn held(&self, path: &[usize]) -> usize {
+        path.last().map_or(0, |&last| self.tree.segments[last].position + self.tree.segments[last].len)
+    }
+}
+
+/// How many of the first rows share how long a prefix: as many as have at least [`SHORTEST_PREFIX`] tokens in common beyond the
+/// first `held`, which all share.
+fn shared_prefix(rows: &[Row<'_>], held: usize) -> (usize, usize) {
     let mut shared = rows[0].ids.len();
     let mut count = 1;
     for row in &rows[1..] {
-        let common = rows[0].ids[..shared].iter().zip(row.ids).take_while(|(a, b)| a == b).count();
-        if common < SHORTEST_PREFIX {
+        let common = held + rows[0].ids[held..shared].iter().zip(&row.ids[held..]).take_while(|(a, b)| a == b).count();
+        if common < held + SHORTEST_PREFIX {
             break;
         }
         shared = common;
         count += 1;
     }
-    if count == 1 { (1, 0) } else { (count, shared) }
+    if count == 1 { (1, held) } else { (count, shared) }
 }
 
 fn values(of: PerTarget<f32>) -> TokenValues {
@@ -372,7 +413,7 @@ impl Policy for Model {
     }
 
     fn score(&mut self, weights: Weights, rows: &[Row<'_>], temperature: f32) -> Result<TokenValues, PolicyError> {
-        let (tree, targets) = self.pack(rows)?;
+        let (tree, targets) = self.pack(rows, false)?;
         let mut found = values(match (weights, &mut self.reference) {
             (Weights::Policy, _) => self.engine.score(&tree, &targets, temperature, false)?,
             (Weights::Reference, Some(reference)) => reference.score(&tree, &targets, temperature, false)?,
@@ -390,7 +431,7 @@ impl Policy for Model {
     fn packed_tokens(&self, rows: &[Row<'_>]) -> usize {
         let (mut start, mut tokens) = (0, 0);
         while start < rows.len() {
-            let (n, shared) = if self.share_prefix { shared_prefix(&rows[start..]) } else { (1, 0) };
+            let (n, shared) = if self.share_prefix { shared_prefix(&rows[start..], 0) } else { (1, 0) };
             let own: usize = rows[start..start + n].iter().map(|row| row.ids.len() - shared).sum();
             tokens += shared + own;
             start += n;
@@ -412,7 +453,7 @@ impl Policy for Model {
         temperature: f32,
         objective: &mut dyn FnMut(&TokenValues) -> TokenSeeds,
     ) -> Result<TokenValues, PolicyError> {
-        let (tree, targets) = self.pack(rows)?;
+        let (tree, targets) = self.pack(rows, true)?;
         let mut found = values(self.engine.score(&tree, &targets, temperature, true)?);
         if let Some(value) = &mut self.value {
             found.value = value.engine.estimate(&tree, &targets, true)?;

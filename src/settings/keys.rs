@@ -176,9 +176,16 @@ pub const KEYS: &[Key] = &[
 
     key("collapse.every", Whole(0, MAX), "steps", "Measure template collapse on step 1 and on every n-th step; 0 never.", "collapse_detection.compute_freq"),
     key("collapse.first_turn", Flag, "", "Measure the reasoning of first turns.", "collapse_detection.first_turn_enabled"),
-    key("collapse.num_samples", WholeOr(1, "all"), "pairs", "First-turn pairs that are scored: a number, or `\"all\"`.", "collapse_detection.num_samples"),
+    key("collapse.multi_turn", Flag, "", "Measure the reasoning of turns drawn from whole trajectories too. (RAGEN: true.)", "collapse_detection.multi_turn_enabled"),
+    key("collapse.num_samples", WholeOr(1, "all"), "pairs", "Pairs that are scored of each kind: a number, or `\"all\"`.", "collapse_detection.num_samples"),
+    key("collapse.contrast", Whole(0, 1 << 32), "prompts", "Other prompts, drawn at random, that a reasoning is scored after: a lower bound of I(X;Z) that cannot exceed ln(this + 1). 0: all of them, which is exact.", ""),
     key("collapse.std_eps", Number(0.0, INF), "nats", "Added to the marginal's standard deviation in `mi_zscore`.", "collapse_detection.std_eps"),
     key("collapse.ema_decay", Number(0.0, 1.0), "", "How much of the running standard deviation in `mi_zscore_ema` is kept a measurement.", "collapse_detection.ema_decay"),
+    key("collapse.regime.start", Whole(1, 1 << 32), "measurements", "The run's beginning is the mean of so many.", ""),
+    key("collapse.regime.decay", Number(0.0, 1.0), "", "How much of the moving averages that are named is kept a measurement.", ""),
+    key("collapse.regime.information", Number(0.0, 1.0), "share", "The input is lost where I(X;Z) and retrieval are below this share of what they were at the beginning.", ""),
+    key("collapse.regime.entropy", Number(0.0, 1.0), "share", "The reasoning is thin where H(Z|X) is below this share of what it was at the beginning.", ""),
+    key("collapse.regime.floor", Number(0.0, 1.0), "share", "The input is lost where I(X;Z), of its bound, and retrieval, of what there is above chance, are below this, whatever the beginning.", ""),
 
     key("val.every", Whole(0, MAX), "steps", "Validate on every n-th step, and after the last; 0 never.", "trainer.test_freq"),
     key("val.before_train", Flag, "", "Validate before the first step too.", "trainer.val_before_train"),

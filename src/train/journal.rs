@@ -38,6 +38,9 @@ pub trait Journal<P> {
     /// A training step is done.
     fn step(&mut self, report: &StepReport, context: &ContextManager) -> Result<(), TrainError>;
 
+    /// Somebody should know this of step `step`.
+    fn notice(&mut self, step: u64, text: &str) -> Result<(), TrainError>;
+
     /// The policy was validated after `step` steps.
     fn validation(&mut self, step: u64, evaluation: &Evaluation) -> Result<(), TrainError>;
 
@@ -84,6 +87,8 @@ pub struct StepReport {
     pub step: u64,
     /// Metrics, keys `area/name`.
     pub metrics: Metrics,
+    /// What somebody should know, in words.
+    pub notices: Vec<String>,
     /// Seconds by phase.
     pub seconds: Seconds,
     /// Tokens trained on, counted once whatever the number of passes.

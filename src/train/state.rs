@@ -1,6 +1,6 @@
 //! What a resumed run goes on from, beside weights and optimiser.
 
-use crate::collapse::RunningSpread;
+use crate::collapse::CollapseState;
 use crate::config::Config;
 use crate::env_manager::EnvManagerState;
 use crate::env_manager::metrics::Metrics;
@@ -16,8 +16,8 @@ pub struct TrainState {
     pub envs: EnvManagerState,
     /// Steps in a row that had nothing to train on.
     pub empty_steps: u64,
-    /// Running spread of the collapse detector.
-    pub spread: RunningSpread,
+    /// What the collapse detector remembers.
+    pub collapse: CollapseState,
 }
 
 /// Why a run ended before its last step.

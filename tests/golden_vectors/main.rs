@@ -6,11 +6,12 @@ mod cases;
 mod losses;
 
 use cases::{Case, Matrix, for_each, lengths, single, trained};
-use ragen::collapse::{self, CollapseConfig, CrossScores, RunningSpread};
+use ragen::collapse::{self, CollapseConfig, Coverage, CrossScores, Pair, RunningSpread, SampleCount, Selection};
 use ragen::estimator::{self, AlgorithmConfig, Row};
 use ragen::filter::{self, FilterConfig, Measurement};
 use ragen::protocol::{self, AnswerFormat};
 use ragen::reward::{self, RewardConfig};
+use ragen_models::random::Key;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -280,6 +281,64 @@ fn measure(
     collapse::measure("", &scores, &config, running)
 }
 
+/// The settings of a schedule or coverage case.
+fn collapse_config(case: &mut Case) -> CollapseConfig {
+    CollapseConfig {
+        every: case.inputs.take("compute_freq"),
+        first_turn: case.inputs.take("first_turn_enabled"),
+        multi_turn: case.inputs.take("multi_turn_enabled"),
+        ..CollapseConfig::default()
+    }
+}
+
+/// Scores of a selection as if every reasoning were as likely after every prompt.
+fn measure_flat(selection: &Selection) -> Vec<(String, f64)> {
+    let lengths = vec![1; selection.rows.len()];
+    let sums = vec![-1.0; lengths.len() * selection.columns.len()];
+    let scores = CrossScores { sums: &sums, lengths: &lengths, own: &selection.own, input: &selection.input };
+    collapse::measure("", &scores, &CollapseConfig::default(), &mut RunningSpread::default())
+}
+
+fn check_coverage(case: &mut Case) {
+    let config = collapse_config(case);
+    let is_due = config.is_due(case.inputs.take("step"));
+    assert_eq!(case.inputs.take::<String>("context_window_mode"), "full");
+    let groups: Vec<u32> = case.inputs.take("group");
+    let turns: Vec<Vec<usize>> = case.inputs.take("turn_reasoning_lengths");
+    let firsts: Vec<usize> = case.inputs.take("first_turn_reasoning_lengths");
+    // Members of a group begin with one prompt; every later turn has a prompt of its own.
+    let prompts: Vec<Vec<[u32; 2]>> = (0..turns.len())
+        .map(|i| (0..turns[i].len()).map(|t| [groups[i], if t == 0 { 0 } else { (100 * i + t) as u32 }]).collect())
+        .collect();
+    let z = [9; 16];
+    let episodes: Vec<Vec<Pair<'_>>> = turns
+        .iter()
+        .zip(&prompts)
+        .map(|(turns, prompts)| turns.iter().zip(prompts).map(|(&n, x)| Pair { x, z: &z[..n] }).collect())
+        .collect();
+    let first_turns: Vec<Pair<'_>> = episodes.iter().map(|turns| turns[0]).collect();
+    assert_eq!(first_turns.iter().map(|pair| pair.z.len()).collect::<Vec<_>>(), firsts, "{}", case.name);
+
+    let key = Key::new(1);
+    let none = Selection::default();
+    let of_firsts = Selection::first_turns(&first_turns, SampleCount::All, key);
+    let of_turns = Selection::trajectories(&episodes, SampleCount::All, key);
+    let n_first = measure_flat(if is_due && config.first_turn { &of_firsts } else { &none }).len();
+    let n_turns = measure_flat(if is_due && config.multi_turn { &of_turns } else { &none }).len();
+    let check = |case: &mut Case, name: &str, has: bool| {
+        if let Some(want) = case.expected.find::<bool>(name) {
+            assert_eq!(has, want, "{} {name}", case.name);
+        }
+    };
+    check(case, "has_first_turn_sample", n_first > 0);
+    check(case, "has_trajectory_sample", n_turns > 0);
+    assert_eq!(n_first, case.expected.take::<usize>("n_metrics_first_turn_sample"), "{}", case.name);
+    let metrics: BTreeMap<String, f64> = Coverage::of(&episodes).metrics(&config).into_iter().collect();
+    for (name, want) in case.expected.rest() {
+        case.close(&name, metrics[&name], want.as_f64().unwrap(), 1e-12);
+    }
+}
+
 #[test]
 fn golden_collapse() {
     for_each("collapse.json", |case| {
@@ -313,6 +372,12 @@ fn golden_collapse() {
                     step.finish();
                 }
             }
+            "schedule" => {
+                let config = collapse_config(case);
+                let steps: Vec<u64> = (0..=case.inputs.take("max_step")).filter(|&step| config.is_due(step)).collect();
+                assert_eq!(steps, case.expected.take::<Vec<u64>>("steps"), "{}", case.name);
+            }
+            "coverage" => check_coverage(case),
             _ => return false,
         }
         true

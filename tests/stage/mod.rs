@@ -254,6 +254,7 @@ impl Env for Doors {
 pub struct Memory<P> {
     pub lines: Vec<String>,
     pub metrics: Vec<BTreeMap<String, f64>>,
+    pub notices: Vec<(u64, String)>,
     pub validations: Vec<(u64, f64)>,
     pub checkpoints: BTreeMap<u64, (P, TrainState)>,
     pub stop_after: Option<u64>,
@@ -264,6 +265,7 @@ impl<P> Memory<P> {
         Memory {
             lines: Vec::new(),
             metrics: Vec::new(),
+            notices: Vec::new(),
             validations: Vec::new(),
             checkpoints: BTreeMap::new(),
             stop_after: None,
@@ -276,6 +278,11 @@ impl<P: Clone> Journal<P> for Memory<P> {
         let trajectories: Vec<Value> = report.trajectories(context).collect();
         self.lines.push(serde_json::to_string(&(report.step, &report.metrics, trajectories)).unwrap());
         self.metrics.push(report.metrics.clone());
+        Ok(())
+    }
+
+    fn notice(&mut self, step: u64, text: &str) -> Result<(), TrainError> {
+        self.notices.push((step, text.into()));
         Ok(())
     }
 
