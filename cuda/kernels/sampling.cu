@@ -1,11 +1,12 @@
 // From rows of logits to tokens: temperature, top-k, top-p, min-p, and a draw from a uniform number. CPU twin: models/src/sampler.rs.
 //
-// A step of decoding is up to five kernels over the same rows, logits [rows, vocab] in float:
+// A step of decoding is up to six kernels over the same rows, logits [rows, vocab] in float:
 //   uniform        the uniform numbers, from the CPU's counter-based generator (models/src/random.rs)
 //   sample_stats   what each row comes to, and whether it is a distribution at all
 //   sample_filter  with top-k or top-p: up to which edge the tokens of a row are kept
 //   sample_keep    with any filter: the kept ids, ascending
 //   sample_draw    the token and its log-probability under what it was drawn from
+//   kept_lists     for the host, the kept ids of all rows in one list
 // Temperature 0 is sample_greedy alone. A row that is refused has a code, and the kernels after leave it alone.
 //
 // Work:          a block owns a row; a thread eight neighbouring logits, then eight 8 · THREADS further on (see row_stats.cuh); in
@@ -19,6 +20,7 @@
 #define REFUSED_NAN 1
 #define REFUSED_INFINITY 2
 #define REFUSED_EMPTY 3
+#define REFUSED_TEMPERATURE 4
 
 // ---------------------------------------------------------------------------------------------------------- random numbers
 
@@ -62,13 +64,19 @@ DEVICE float logit_of(u32 order) { return __uint_as_float(order >> 31 ? order : 
 
 DEVICE bool is_refused(float logit) { return !(logit < -MINUS_INFINITY); }
 
-// The lowest id whose logit is NaN or plus infinity, else NO_ID.
-DEVICE u32 first_refused(const float* row, u32 n, Shared<u32> least) {
+// The lowest id whose logit `is` one of a kind, else NO_ID.
+template <class Is>
+DEVICE u32 first_that(const float* row, u32 n, Is is, Shared<u32> least) {
     u32 first = NO_ID;
     for (u32 j = threadIdx.x; j < n; j += THREADS) {
-        if (is_refused(row[j])) first = min(first, j);
+        if (is(row[j])) first = min(first, j);
     }
     return block_min(first, least);
+}
+
+// The lowest id whose logit is NaN or plus infinity, else NO_ID.
+DEVICE u32 first_refused(const float* row, u32 n, Shared<u32> least) {
+    return first_that(row, n, [](float logit) { return is_refused(logit); }, least);
 }
 
 // Why a row with this first refused id (or none) is no distribution.
@@ -89,11 +97,16 @@ KERNEL(THREADS) sample_stats(double* saved, u32* ids, u32* kept_len, u32* codes,
     // One NaN makes the sum NaN, and so does an infinite maximum of either sign: ∞ − ∞.
     const bool good = stats.sum >= 0.0;
     const u32 first = good ? NO_ID : first_refused(logits, vocab, least);
+    u32 code = good ? 0 : refusal(logits, first);
+    if (code == REFUSED_EMPTY) {
+        // Unless a logit was finite before it was divided.
+        if (first_that(logits, vocab, [](float logit) { return logit > MINUS_INFINITY; }, least) != NO_ID) code = REFUSED_TEMPERATURE;
+    }
     if (threadIdx.x == 0) {
         save_stats(saved + u64(row) * STATS, stats, stats.sum);
         ids[row] = first;
         kept_len[row] = good ? vocab : 0;
-        codes[row] = good ? 0 : refusal(logits, first);
+        codes[row] = code;
     }
 }
 
@@ -356,4 +369,20 @@ KERNEL(THREADS) sample_draw(u32* ids, float* logp, const double* saved, const u3
         ids[row] = id;
         logp[row] = logp_of(stats, choice.row[id], normaliser);
     }
+}
+
+// ----------------------------------------------------------------------------------------------------------------- the lists
+
+// How many ids of a row the host asks for: none when it kept all tokens.
+DEVICE u32 listed(u32 len, u32 vocab, u32 capacity) { return len < vocab ? min(len, capacity) : 0; }
+
+// list = the kept ids of row after row. Each block counts for itself what the rows before its own have.
+KERNEL(THREADS) kept_lists(u32* list, const u32* kept, const u32* kept_len, u32 vocab, u32 capacity) {
+    SharedMemory memory;
+    Shared<u32> sums = memory.take<u32>(THREADS / WARP);
+    const u32 row = blockIdx.x, n = listed(kept_len[row], vocab, capacity);
+    u32 count = 0, start;
+    for (u32 r = threadIdx.x; r < row; r += THREADS) count += listed(kept_len[r], vocab, capacity);
+    block_scan(count, start, sums);
+    for (u32 k = threadIdx.x; k < n; k += THREADS) list[start + k] = kept[u64(row) * capacity + k];
 }

@@ -155,6 +155,26 @@ impl<'a, T: Pod> View<'a, T> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of a view of {}", self.len);
         View { address: self.address + (range.start * size_of::<T>()) as u64, len: range.len(), life: PhantomData }
     }
+
+    /// The same memory as numbers of another type.
+    ///
+    /// **Panics** if it is no whole number of them, or does not begin where one can.
+    pub fn cast<U: Pod>(self) -> View<'a, U> {
+        View { address: self.address, len: recount::<T, U>(self.address, self.len), life: PhantomData }
+    }
+
+    /// Where it begins: a name for the memory, by which it is known again.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+/// How many U there are in `len` T at an address.
+fn recount<T, U>(address: u64, len: usize) -> usize {
+    let bytes = len * size_of::<T>();
+    let fits = bytes.is_multiple_of(size_of::<U>()) && address.is_multiple_of(align_of::<U>() as u64);
+    assert!(fits, "{bytes} bytes at {address:#x} are no numbers of {} bytes", size_of::<U>());
+    bytes / size_of::<U>()
 }
 
 /// Device memory borrowed to be written.
@@ -192,6 +212,13 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     pub fn slice(self, range: Range<usize>) -> ViewMut<'a, T> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of a view of {}", self.len);
         ViewMut { address: self.address + (range.start * size_of::<T>()) as u64, len: range.len(), life: PhantomData }
+    }
+
+    /// The same memory as numbers of another type.
+    ///
+    /// **Panics** if it is no whole number of them, or does not begin where one can.
+    pub fn cast<U: Pod>(self) -> ViewMut<'a, U> {
+        ViewMut { address: self.address, len: recount::<T, U>(self.address, self.len), life: PhantomData }
     }
 
     /// Two parts that may be written side by side.

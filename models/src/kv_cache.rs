@@ -5,6 +5,7 @@
 
 use crate::ops::attention::{Heads, PAGE, PageLayout};
 use crate::simd::Isa;
+use std::ops::{Deref, DerefMut};
 
 /// A sequence in a [`KvCache`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,13 +13,15 @@ pub struct CacheId(usize);
 
 #[derive(Clone, Debug, Default)]
 struct Sequence {
-    pages: Vec<usize>,
+    /// Numbers of pages as kernels take them.
+    pages: Vec<u32>,
     len: usize,
 }
 
-/// Which pages every sequence has and who shares them: the books of a cache, whatever device its pages lie on.
+/// Which pages every sequence has and who shares them: the books of a cache, whatever device its pages lie on. A cache is used as its
+/// books: sequences are opened, shared and closed there.
 #[derive(Default)]
-pub(crate) struct PageTable {
+pub struct PageTable {
     /// Sequences that use each page that was ever needed.
     users: Vec<usize>,
     free_pages: Vec<usize>,
@@ -48,23 +51,23 @@ impl PageTable {
         }
     }
 
-    /// Makes the empty sequence `id` a continuation of `source`.
+    /// Makes the empty sequence `id` a continuation of `source`, sharing all that it holds.
     ///
     /// **Panics** if either is closed or `id` is not empty.
     pub fn share(&mut self, id: CacheId, source: CacheId) {
         assert_eq!(self.len(id), 0, "only an empty sequence can take over another's pages");
         let shared = self.get(source).clone();
         for &page in &shared.pages {
-            self.users[page] += 1;
+            self.users[page as usize] += 1;
         }
         self.sequences[id.0] = Some(shared);
     }
 
-    /// Forgets a sequence.
+    /// Forgets a sequence; pages that no other sequence uses are free again.
     pub fn close(&mut self, id: CacheId) {
         if let Some(sequence) = self.sequences.get_mut(id.0).and_then(Option::take) {
             for page in sequence.pages {
-                self.release(page);
+                self.release(page as usize);
             }
             self.free_ids.push(id.0);
         }
@@ -91,7 +94,7 @@ impl PageTable {
     /// Its pages, first page first.
     ///
     /// **Panics** if it is closed.
-    pub fn pages(&self, id: CacheId) -> &[usize] {
+    pub(crate) fn pages(&self, id: CacheId) -> &[u32] {
         &self.get(id).pages
     }
 
@@ -101,42 +104,42 @@ impl PageTable {
     }
 
     /// Pages that were ever needed at once: all page numbers are below this.
-    pub fn made(&self) -> usize {
+    pub(crate) fn made(&self) -> usize {
         self.users.len()
     }
 
     /// Pages that some sequence uses.
-    pub fn in_use(&self) -> usize {
+    pub(crate) fn in_use(&self) -> usize {
         self.users.len() - self.free_pages.len()
     }
 
     /// Pages that [`PageTable::grow`] takes at most.
-    pub fn pages_to_grow(&self, id: CacheId, tokens: usize) -> usize {
+    pub(crate) fn pages_to_grow(&self, id: CacheId, tokens: usize) -> usize {
         let Sequence { pages, len } = self.get(id);
         // One more where a last page in use by others has to be copied.
-        let shared = !len.is_multiple_of(PAGE) && pages.last().is_some_and(|&last| self.users[last] > 1);
+        let shared = !len.is_multiple_of(PAGE) && pages.last().is_some_and(|&last| self.users[last as usize] > 1);
         (len + tokens).div_ceil(PAGE) - pages.len() + usize::from(shared && tokens > 0)
     }
 
     /// Makes room for `tokens` more tokens and counts them as held. Pages of the new positions belong to the sequence alone: a last, partly
     /// filled page that others use is to be copied, as the answer says.
-    pub fn grow(&mut self, id: CacheId, tokens: usize) -> Option<PageCopy> {
+    pub(crate) fn grow(&mut self, id: CacheId, tokens: usize) -> Option<PageCopy> {
         let mut sequence = self.sequences[id.0].take().expect("the sequence is open");
         let mut copy = None;
         if let Some(last) = sequence.pages.last_mut()
             && tokens > 0
             && !sequence.len.is_multiple_of(PAGE)
-            && self.users[*last] > 1
+            && self.users[*last as usize] > 1
         {
-            let (from, to) = (*last, self.page());
+            let (from, to) = (*last as usize, self.page());
             self.release(from);
-            *last = to;
+            *last = to as u32;
             copy = Some(PageCopy { from, to });
         }
         sequence.len += tokens;
         while sequence.pages.len() * PAGE < sequence.len {
             let page = self.page();
-            sequence.pages.push(page);
+            sequence.pages.push(page as u32);
         }
         self.sequences[id.0] = Some(sequence);
         copy
@@ -174,35 +177,6 @@ impl KvCache {
         }
     }
 
-    /// A new, empty sequence.
-    pub fn open(&mut self) -> CacheId {
-        self.table.open()
-    }
-
-    /// Makes the empty sequence `id` a continuation of `source`, sharing all that it holds.
-    ///
-    /// **Panics** if either is closed or `id` is not empty.
-    pub fn share(&mut self, id: CacheId, source: CacheId) {
-        self.table.share(id, source);
-    }
-
-    /// Forgets a sequence; pages that no other sequence uses are free again.
-    pub fn close(&mut self, id: CacheId) {
-        self.table.close(id);
-    }
-
-    /// Tokens that the sequence holds.
-    ///
-    /// **Panics** if it is closed.
-    pub fn len(&self, id: CacheId) -> usize {
-        self.table.len(id)
-    }
-
-    /// Whether no sequence is open.
-    pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
-
     /// Bytes of all pages that were ever needed at once.
     pub fn bytes(&self) -> usize {
         self.pages.len() * self.page_len() * size_of::<f32>()
@@ -228,12 +202,25 @@ impl KvCache {
     /// Pointers to the pages of a sequence, first page first. Pages of positions that [`KvCache::grow`] added belong to it alone.
     pub(crate) fn pointers(&mut self, id: CacheId) -> Vec<*mut f32> {
         let KvCache { table, pages, .. } = self;
-        table.pages(id).iter().map(|&p| pages[p].as_mut_ptr()).collect()
+        table.pages(id).iter().map(|&p| pages[p as usize].as_mut_ptr()).collect()
     }
 
     /// Offset of a layer's and key head's part within a page.
     pub(crate) fn offset(&self, layer: usize, h: usize) -> usize {
         (layer * self.kv_heads + h) * self.layout.elements()
+    }
+}
+
+impl Deref for KvCache {
+    type Target = PageTable;
+    fn deref(&self) -> &PageTable {
+        &self.table
+    }
+}
+
+impl DerefMut for KvCache {
+    fn deref_mut(&mut self) -> &mut PageTable {
+        &mut self.table
     }
 }
 

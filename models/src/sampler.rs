@@ -32,7 +32,7 @@ impl Default for Sampling {
     }
 }
 
-/// A row that is no distribution: the model has diverged.
+/// A row that is no distribution.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SampleError {
     /// A logit is NaN or plus infinity.
@@ -46,6 +46,11 @@ pub enum SampleError {
     /// The row is empty, or every logit is minus infinity.
     #[error("no token has a finite logit")]
     Empty,
+    /// The largest logit divided by the temperature is not finite.
+    #[error(
+        "the temperature is so small that logits divided by it are not finite: take 0, which is greedy, or a larger one"
+    )]
+    Temperature,
 }
 
 /// Memory that [`Sampling::filter`] and [`Sampling::draw`] reuse from row to row, and what they left there.
@@ -182,6 +187,8 @@ impl Sampling {
             weights.push(1.0);
             *filtered = true;
             *stats = None;
+        } else if !(largest / self.temperature).is_finite() {
+            return Err(SampleError::Temperature);
         } else {
             weights.resize(logits.len(), 0.0);
             let row = row_stats(isa, logits, self.temperature);
@@ -371,6 +378,12 @@ mod tests {
             assert_eq!(filter(&[f32::NEG_INFINITY; 3]), Err(SampleError::Empty));
             assert_eq!(filter(&[]), Err(SampleError::Empty));
         }
+        let cold = Sampling { temperature: 1e-40, ..Sampling::default() };
+        for row in [[3.0, 2.0], [-3.0, -2.0], [f32::NEG_INFINITY, 1.0]] {
+            assert_eq!(cold.filter(isa, &row, &mut Scratch::default()), Err(SampleError::Temperature));
+        }
+        assert_eq!(cold.filter(isa, &[f32::NEG_INFINITY; 2], &mut Scratch::default()), Err(SampleError::Empty));
+        assert_eq!(draw(&cold, &[0.0, -1.0], 0.5), Drawn { id: 0, logp: 0.0 }, "zero divided stays zero");
     }
 
     #[test]

@@ -43,8 +43,12 @@ const LARGEST_SHARED_BYTES: usize = 99 << 10;
 pub(crate) const SAMPLED_ROWS: usize = 64;
 const ROWS: f64 = SAMPLED_ROWS as f64;
 
+/// Kept ids of each of them at which their fetching is compared.
+pub(crate) const LISTED: usize = 40;
+
 /// The kernels of `sampling.cu`.
-pub const KERNELS: &[Kernel] = &[UNIFORM, SAMPLE_STATS, SAMPLE_GREEDY, SAMPLE_FILTER, SAMPLE_KEEP, SAMPLE_DRAW];
+pub const KERNELS: &[Kernel] =
+    &[UNIFORM, SAMPLE_STATS, SAMPLE_GREEDY, SAMPLE_FILTER, SAMPLE_KEEP, SAMPLE_DRAW, KEPT_LISTS];
 
 const UNIFORM: Kernel =
     Kernel { work: |_| Work { bytes: 24.0 * ROWS, flops: ROWS }, ..Kernel::new("uniform", &SOURCE, THREADS) };
@@ -73,6 +77,12 @@ const SAMPLE_DRAW: Kernel = Kernel {
     shared_bytes: |s| draw_shared_bytes(s.vocab),
     work: |s| Work { bytes: 4.0 * logits(s) + 56.0 * ROWS, flops: 17.0 * logits(s) },
     ..Kernel::new("sample_draw", &SOURCE, THREADS)
+};
+
+const KEPT_LISTS: Kernel = Kernel {
+    shared_bytes: |_| KEEP_SHARED_BYTES,
+    work: |_| Work { bytes: (8.0 * LISTED as f64 + 4.0) * ROWS, flops: 0.0 },
+    ..Kernel::new("kept_lists", &SOURCE, THREADS)
 };
 
 fn logits(s: &Shape) -> f64 {
@@ -123,7 +133,7 @@ impl Sampling {
     }
 }
 
-/// A row that is no distribution: what a code of [`Draws::code`] says.
+/// A row that is no distribution.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// A logit is NaN or plus infinity.
@@ -137,56 +147,125 @@ pub enum Refusal {
     /// Every logit is minus infinity.
     #[error("all logits of the row are minus infinity")]
     Empty,
+    /// The largest logit divided by the temperature is not finite.
+    #[error("the temperature is so small that logits divided by it are not finite")]
+    Temperature,
 }
 
 /// What the id and the code of a drawn row mean.
-///
-/// **Errors** [`Refusal`] when the row was no distribution.
-pub fn check(id: u32, code: u32) -> Result<u32, Refusal> {
+fn check(id: u32, code: u32) -> Result<u32, Refusal> {
     match code {
         0 => Ok(id),
         1 => Err(Refusal::NotFinite { id, value: f32::NAN }),
         2 => Err(Refusal::NotFinite { id, value: f32::INFINITY }),
-        _ => Err(Refusal::Empty),
+        3 => Err(Refusal::Empty),
+        _ => Err(Refusal::Temperature),
     }
 }
 
 /// What [`sample`] writes, and what it needs on the way.
 pub struct Draws {
-    /// The drawn token, `[rows]`; [`check`] says with `code` whether it is one.
-    pub id: Buffer<u32>,
-    /// Its log-probability under the distribution that it was drawn from, `[rows]`: the bits of [`super::head::head_fwd`].
-    pub logp: Buffer<f32>,
-    /// 0 for a good row, `[rows]`; see [`check`].
-    pub code: Buffer<u32>,
-    /// Number of kept tokens, `[rows]`; the size of the vocabulary when nothing was dropped.
-    pub kept_len: Buffer<u32>,
-    /// The kept ids of each row, ascending, `[rows, capacity]`. Undefined beyond `kept_len`, and where nothing was dropped.
-    pub kept: Buffer<u32>,
+    rows: usize,
+    capacity: usize,
+    /// Of each row its token, its log-probability, its code (0 is good) and the number of its kept tokens: a line each, one after the other.
+    results: Buffer<u32>,
+    /// The kept ids of each row, ascending, `[rows, capacity]`. Undefined beyond their number, and where nothing was dropped.
+    kept: Buffer<u32>,
     /// As [`super::head::head_fwd`] saves them, but for the whole vocabulary, `[rows, STATS]`.
-    pub stats: Buffer<f64>,
+    stats: Buffer<f64>,
     /// Where top-k and top-p cut, `[rows]`.
-    pub edge: Buffer<u64>,
-    /// Ids that a row of `kept` has room for: at least [`Sampling::capacity`].
-    pub capacity: usize,
+    edge: Buffer<u64>,
 }
 
+/// A drawn token, on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DrawnRow {
+    /// Its id.
+    pub id: u32,
+    /// Its log-probability under the distribution that it was drawn from: the bits of [`super::head::head_fwd`].
+    pub logp: f32,
+    /// The ids that it was drawn from, ascending, if they were asked for; `None` when nothing was dropped.
+    pub kept: Option<Vec<u32>>,
+}
+
+/// Lines of [`Draws`]' results.
+const LINES: usize = 4;
+
 impl Draws {
-    /// Room for `rows` rows with `capacity` kept ids each.
+    /// Room for `rows` rows with `capacity` kept ids each: at least [`Sampling::capacity`].
     ///
     /// **Errors** [`CudaError::Memory`].
     pub fn new(gpu: &Gpu, rows: usize, capacity: usize) -> Result<Self, CudaError> {
         Ok(Draws {
-            id: gpu.buffer("drawn tokens", rows)?,
-            logp: gpu.buffer("log-probabilities of drawn tokens", rows)?,
-            code: gpu.buffer("codes of drawn rows", rows)?,
-            kept_len: gpu.buffer("sizes of kept sets", rows)?,
+            rows,
+            capacity,
+            results: gpu.buffer("drawn tokens", LINES * rows)?,
             kept: gpu.buffer("kept sets", rows * capacity)?,
             stats: gpu.buffer("statistics of drawn rows", rows * STATS)?,
             edge: gpu.buffer("edges of kept sets", rows)?,
-            capacity,
         })
     }
+
+    /// Kept ids that there is room for in a row.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// What the last [`sample`] drew in its `rows` rows, in one download; and in another the ids that were kept, where some were dropped,
+    /// if there is `space` of `[rows, capacity]` to gather them in. Nothing is fetched that was not drawn or kept.
+    ///
+    /// **Errors** those of a launch; of a row that was no distribution its own.
+    pub fn read(
+        &self,
+        gpu: &Gpu,
+        rows: usize,
+        vocab: usize,
+        space: Option<ViewMut<'_, u32>>,
+    ) -> Result<Vec<Result<DrawnRow, Refusal>>, CudaError> {
+        let lists = match space {
+            Some(mut space) => {
+                kept_lists(gpu, space.reborrow(), self, rows, vocab)?;
+                Some(space)
+            }
+            None => None,
+        };
+        let results = gpu.to_vec(self.results.slice(0..LINES * rows))?;
+        let line = |i: usize| &results[i * rows..][..rows];
+        let [ids, logps, codes, lens] = [line(0), line(1), line(2), line(3)];
+        let dropped = |len: u32| (len as usize) < vocab;
+        let total: usize = lens.iter().filter(|&&len| dropped(len)).map(|&len| len as usize).sum();
+        let kept = lists.as_ref().map(|lists| gpu.to_vec(lists.view().slice(0..total))).transpose()?;
+        let mut rest = kept.as_deref();
+        let row = |r: usize| {
+            let kept = rest.as_mut().filter(|_| dropped(lens[r])).map(|rest| {
+                let (kept, after) = rest.split_at(lens[r] as usize);
+                *rest = after;
+                kept.to_vec()
+            });
+            Ok(DrawnRow { id: check(ids[r], codes[r])?, logp: f32::from_bits(logps[r]), kept })
+        };
+        Ok((0..rows).map(row).collect())
+    }
+}
+
+/// The kept ids of all rows of the last [`sample`] that dropped some, one row after the other.
+///
+/// **Panics** when `lists` has no room for all that rows could keep.
+///
+/// **Errors** those of a launch.
+pub fn kept_lists(
+    gpu: &Gpu,
+    lists: ViewMut<'_, u32>,
+    draws: &Draws,
+    rows: usize,
+    vocab: usize,
+) -> Result<(), CudaError> {
+    let Draws { capacity, results, kept, .. } = draws;
+    let lens = results.slice((LINES - 1) * rows..LINES * rows);
+    assert!(rows <= draws.rows && lists.len() >= rows * capacity && u32::try_from(rows * capacity).is_ok());
+    let args = args![lists, kept.view(), lens, vocab, *capacity];
+    // SAFETY: the lengths were checked above, and no row lists more than `capacity`.
+    unsafe { gpu.launch(&KEPT_LISTS, KEPT_LISTS.unit::<f32>(), [rows, 1, 1], KEEP_SHARED_BYTES, args) }
 }
 
 /// u\[r\] in \[0, 1): the uniform number of the key `keys[r]` at `positions[r]`, bit for bit that of `ragen_models::random`.
@@ -205,7 +284,7 @@ pub fn uniform(gpu: &Gpu, u: ViewMut<'_, f64>, keys: View<'_, u64>, positions: V
 ///
 /// **Panics** if `draws` has room for fewer rows or for less than [`Sampling::capacity`], or on a vocabulary beyond 770,000.
 ///
-/// **Errors** those of a launch. A row that is no distribution is none: its code says so.
+/// **Errors** those of a launch. A row that is no distribution is none: [`Draws::read`] says so.
 pub fn sample(
     gpu: &Gpu,
     draws: &mut Draws,
@@ -214,18 +293,17 @@ pub fn sample(
     sampling: &Sampling,
     vocab: usize,
 ) -> Result<(), CudaError> {
-    let Draws { id, logp, code, kept_len, kept, stats, edge, capacity } = draws;
-    let (rows, capacity) = (u.len(), *capacity);
+    let (rows, capacity) = (u.len(), draws.capacity);
     let Sampling { temperature, top_k, top_p, .. } = *sampling;
-    assert!(vocab > 0 && logits.len() == rows * vocab && capacity >= sampling.capacity(vocab));
-    assert!([id.len(), logp.len(), code.len(), kept_len.len(), edge.len()].iter().all(|&len| len >= rows));
-    assert!(kept.len() >= rows * capacity && stats.len() >= rows * STATS);
+    assert!(vocab > 0 && logits.len() == rows * vocab && capacity >= sampling.capacity(vocab) && rows <= draws.rows);
+    let (id, rest) = draws.results.slice_mut(0..LINES * rows).split_at(rows);
+    let (logp, rest) = rest.split_at(rows);
+    let (code, kept_len) = rest.split_at(rows);
+    let (kept, stats, edge) = (draws.kept.view_mut(), draws.stats.view_mut(), draws.edge.view_mut());
     let start = |kernel: &Kernel, shared_bytes, args: &[_]| {
         // SAFETY: the lengths were checked above; the kernels find all else in what those before them wrote.
         unsafe { gpu.launch(kernel, kernel.unit::<f32>(), [rows, 1, 1], shared_bytes, args) }
     };
-    let (id, logp, code, kept_len) = (id.view_mut(), logp.view_mut(), code.view_mut(), kept_len.view_mut());
-    let (kept, stats, edge) = (kept.view_mut(), stats.view_mut(), edge.view_mut());
     if sampling.is_greedy() {
         return start(
             &SAMPLE_GREEDY,
@@ -260,7 +338,7 @@ mod tests {
         assert_eq!(check(7, 0), Ok(7));
         assert_eq!(check(7, 1).unwrap_err().to_string(), "logit 7 of the row is NaN, which is no distribution");
         assert_eq!(check(3, 2), Err(Refusal::NotFinite { id: 3, value: f32::INFINITY }));
-        assert_eq!(check(u32::MAX, 3), Err(Refusal::Empty));
+        assert_eq!((check(u32::MAX, 3), check(0, 4)), (Err(Refusal::Empty), Err(Refusal::Temperature)));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{Run, Trial, numbers, qkv_width};
 use crate::buffer::{Buffer, Element};
 use crate::kernels::Shape;
 use crate::kernels::attention::{
-    Cached, Extension, Heads, Segment, Tree, attention_bwd, attention_cached, attention_fwd, kv_append,
+    CachedTables, Extension, Heads, Segment, Tree, attention_bwd, attention_cached, attention_fwd, kv_append,
 };
 use crate::{CudaError, Gpu};
 
@@ -37,19 +37,20 @@ pub(super) fn trials<E: Element>() -> Vec<Trial> {
             name: "kv_append",
             kernels: &["kv_append"],
             prepare: |gpu, s| {
-                let (batch, mut cache) = cached::<E>(gpu, s, 0, s.sequence)?;
+                let (tables, memory, mut cache) = cached::<E>(gpu, s, 0, s.sequence)?;
                 let qkv = numbers::<E>(gpu, s.rows * qkv_width(s))?;
-                Ok(Box::new(move |gpu| kv_append(gpu, cache.view_mut(), qkv.view(), &batch)))
+                Ok(Box::new(move |gpu| kv_append(gpu, cache.view_mut(), qkv.view(), &tables.at(memory.view()))))
             },
         },
         Trial {
             name: "attention_cached, a token each",
             kernels: &["attention_decode"],
             prepare: |gpu, s| {
-                let (batch, cache) = cached::<E>(gpu, s, s.sequence - 1, 1)?;
+                let (tables, memory, cache) = cached::<E>(gpu, s, s.sequence - 1, 1)?;
                 let qkv = numbers::<E>(gpu, s.rows / s.sequence * qkv_width(s))?;
                 let mut out = gpu.buffer::<E>("out", s.rows / s.sequence * q_width(s))?;
                 Ok(Box::new(move |gpu| {
+                    let batch = tables.at(memory.view());
                     attention_cached(gpu, out.view_mut(), qkv.view(), cache.view(), &batch, None, None)
                 }))
             },
@@ -58,12 +59,12 @@ pub(super) fn trials<E: Element>() -> Vec<Trial> {
             name: "attention_cached, a token each, split",
             kernels: &["attention_decode", "attention_merge"],
             prepare: |gpu, s| {
-                let (batch, cache) = cached::<E>(gpu, s, s.sequence - 1, 1)?;
+                let (tables, memory, cache) = cached::<E>(gpu, s, s.sequence - 1, 1)?;
                 let qkv = numbers::<E>(gpu, s.rows / s.sequence * qkv_width(s))?;
                 let mut out = gpu.buffer::<E>("out", s.rows / s.sequence * q_width(s))?;
-                let mut partials = gpu.zeros("partial results", batch.partials())?;
+                let mut partials = gpu.zeros("partial results", tables.partials())?;
                 Ok(Box::new(move |gpu| {
-                    let partials = Some(partials.view_mut());
+                    let (batch, partials) = (tables.at(memory.view()), Some(partials.view_mut()));
                     attention_cached(gpu, out.view_mut(), qkv.view(), cache.view(), &batch, None, partials)
                 }))
             },
@@ -105,12 +106,16 @@ fn prepare_backward<E: Element>(gpu: &Gpu, s: &Shape, shared: bool) -> Result<Ru
     }))
 }
 
-/// A batch in which every sequence grows by `len` tokens at `position`, and its cache.
-fn cached<E: Element>(gpu: &Gpu, s: &Shape, position: usize, len: usize) -> Result<(Cached, Buffer<E>), CudaError> {
+/// The tables of a batch on the host and on the device, and its cache.
+type Cache<E> = (CachedTables, Buffer<u32>, Buffer<E>);
+
+/// A batch in which every sequence grows by `len` tokens at `position`.
+fn cached<E: Element>(gpu: &Gpu, s: &Shape, position: usize, len: usize) -> Result<Cache<E>, CudaError> {
     let (sequences, each) = (s.rows / s.sequence, s.sequence.div_ceil(PAGE));
     let pages: Vec<u32> = (0..(sequences * each) as u32).collect();
     let extension = |(i, pages)| Extension { start: i * len, len, position, pages };
     let extensions: Vec<Extension<'_>> = pages.chunks_exact(each).enumerate().map(extension).collect();
-    let batch = Cached::new(gpu, &extensions, PAGE, heads(s))?;
-    Ok((batch, numbers(gpu, sequences * each * PAGE * heads(s).kv_width())?))
+    let tables = CachedTables::new(&extensions, PAGE, heads(s));
+    let memory = gpu.upload("tables of attention", tables.numbers())?;
+    Ok((tables, memory, numbers(gpu, sequences * each * PAGE * heads(s).kv_width())?))
 }

@@ -3,7 +3,7 @@
 use super::{Run, Trial, numbers};
 use crate::buffer::Element;
 use crate::kernels::head::{self, STATS, Seeds, Targets};
-use crate::kernels::sampling::{self, Draws, SAMPLED_ROWS, Sampling};
+use crate::kernels::sampling::{self, Draws, LISTED, SAMPLED_ROWS, Sampling};
 use crate::kernels::{Shape, sums};
 use crate::{CudaError, Gpu};
 
@@ -60,6 +60,18 @@ pub(super) fn trials<E: Element>() -> Vec<Trial> {
             name: "sample greedy",
             kernels: &["sample_greedy"],
             prepare: |gpu, s| prepare_sample(gpu, s, Sampling { temperature: 0.0, ..PLAIN }),
+        },
+        Trial {
+            name: "kept_lists",
+            kernels: &["kept_lists"],
+            prepare: |gpu, s| {
+                let (vocab, top_k) = (s.vocab, Sampling { top_k: LISTED, ..PLAIN });
+                let (logits, u) = (numbers::<f32>(gpu, SAMPLED_ROWS * vocab)?, gpu.upload("u", &[0.5; SAMPLED_ROWS])?);
+                let mut draws = Draws::new(gpu, SAMPLED_ROWS, LISTED)?;
+                sampling::sample(gpu, &mut draws, logits.view(), u.view(), &top_k, vocab)?;
+                let mut lists = gpu.zeros("lists", SAMPLED_ROWS * LISTED)?;
+                Ok(Box::new(move |gpu| sampling::kept_lists(gpu, lists.view_mut(), &draws, SAMPLED_ROWS, vocab)))
+            },
         },
     ]
 }

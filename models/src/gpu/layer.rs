@@ -8,7 +8,7 @@ use ragen_cuda::kernels::norm::{Layout, rmsnorm_bwd, rmsnorm_fwd};
 use ragen_cuda::kernels::pointwise::{bias_fwd, swiglu_bwd, swiglu_fwd};
 use ragen_cuda::kernels::rope::rope;
 use ragen_cuda::kernels::sums::{bias_bwd, pieces, rmsnorm_gain_bwd};
-use ragen_cuda::{Buffer, CudaError, Gpu};
+use ragen_cuda::{Buffer, CudaError, Gpu, View};
 use std::ops::Range;
 
 /// What a block's forward leaves behind for its backward; one line a packed row each.
@@ -107,21 +107,22 @@ fn head_layouts(heads: Heads, rows: usize) -> (Layout, Layout) {
 }
 
 impl<E: Precision> GpuTransformer<E> {
-    /// out = block(acts.x).
+    /// out = block(acts.x); without `out` the block's input is overwritten.
     pub(super) fn layer_fwd(
         &self,
         layer: usize,
         acts: &mut LayerActivations<E>,
-        out: &mut Buffer<E>,
+        out: Option<&mut Buffer<E>>,
         scratch: &mut Scratch<E>,
-        positions: &Buffer<u32>,
+        positions: View<'_, u32>,
         attend: Attend<'_, E>,
     ) -> Result<(), CudaError> {
         self.layer_activations(layer, acts, scratch, positions, attend)?;
         let (gpu, rows, d, ff) = (&self.gpu, positions.len(), self.config.d_model, self.config.d_ff);
-        swiglu_fwd(gpu, scratch.act.slice_mut(0..rows * ff), acts.gate_up.slice(0..rows * 2 * ff), ff)?;
-        gpu.copy(out.slice_mut(0..rows * d), acts.mid.slice(0..rows * d))?;
-        let Scratch { act, low, .. } = scratch;
+        let (LayerActivations { x, mid, gate_up, .. }, Scratch { act, low, .. }) = (acts, scratch);
+        swiglu_fwd(gpu, act.slice_mut(0..rows * ff), gate_up.slice(0..rows * 2 * ff), ff)?;
+        let out = out.unwrap_or(x);
+        gpu.copy(out.slice_mut(0..rows * d), mid.slice(0..rows * d))?;
         let down = &self.projections[layer].down;
         self.project(down, out.slice_mut(0..rows * d), act.slice(0..rows * ff), true, low)
     }
@@ -132,7 +133,7 @@ impl<E: Precision> GpuTransformer<E> {
         layer: usize,
         acts: &mut LayerActivations<E>,
         scratch: &mut Scratch<E>,
-        positions: &Buffer<u32>,
+        positions: View<'_, u32>,
         attend: Attend<'_, E>,
     ) -> Result<(), CudaError> {
         let (gpu, config, heads) = (&self.gpu, &self.config, self.heads);
@@ -171,7 +172,7 @@ impl<E: Precision> GpuTransformer<E> {
             }
             Attend::Cache { layer, batch, partials } => {
                 kv_append(gpu, layer.view_mut(), qkv, batch)?;
-                attention_cached(gpu, out, qkv, layer.view(), batch, window, partials.map(Buffer::view_mut))?;
+                attention_cached(gpu, out, qkv, layer.view(), batch, window, partials)?;
             }
         }
         gpu.copy(acts.mid.slice_mut(stream.clone()), acts.x.slice(stream.clone()))?;
@@ -186,10 +187,10 @@ impl<E: Precision> GpuTransformer<E> {
     }
 
     /// RoPE on q (which is also scaled by 1/√hd) and k; `backward` is its gradient.
-    fn rope_heads(&self, qkv: &mut Buffer<E>, positions: &Buffer<u32>, backward: bool) -> Result<(), CudaError> {
+    fn rope_heads(&self, qkv: &mut Buffer<E>, positions: View<'_, u32>, backward: bool) -> Result<(), CudaError> {
         let Heads { n_heads, n_kv_heads, head_dim } = self.heads;
         let (row, scale) = (self.heads.row(), 1.0 / (head_dim as f32).sqrt());
-        let (x, positions, table) = (qkv.slice_mut(0..positions.len() * row), positions.view(), self.rope.view());
+        let (x, table) = (qkv.slice_mut(0..positions.len() * row), self.rope.view());
         rope(&self.gpu, x, row, n_heads, n_kv_heads, positions, table, head_dim / 2, scale, backward)
     }
 
@@ -232,7 +233,7 @@ impl<E: Precision> GpuTransformer<E> {
         let (lse, space) = (acts.lse.slice(0..rows * heads.n_heads), scratch.attention_space.view_mut());
         let qkv = acts.qkv.slice(0..rows * heads.row());
         attention_bwd(gpu, dqkv, dout, out, lse, qkv, &batch.tree, config.window(layer), space)?;
-        self.rope_heads(&mut scratch.dqkv, &batch.positions, true)?;
+        self.rope_heads(&mut scratch.dqkv, batch.positions.view(), true)?;
         if let (Some(q_norm), Some(k_norm)) = (&places.q_norm, &places.k_norm) {
             self.head_norms_bwd(acts, q_norm, k_norm, grads, scratch, rows)?;
         }

@@ -6,6 +6,7 @@
 //! with the model's width or its vocabulary. With adapters the base is frozen and lies there in the activations' number type alone.
 
 mod decode;
+mod draw;
 mod head;
 mod layer;
 mod learner;
@@ -14,7 +15,8 @@ mod weights;
 
 pub use weights::Precision;
 
-pub use decode::{Decoding, DrawError, GpuCache};
+pub use decode::{Decoding, GpuCache};
+pub use draw::DrawError;
 
 use crate::config::Config;
 use crate::lora::Lora;
@@ -32,7 +34,7 @@ pub use ragen_cuda::driver::Emulator;
 pub use ragen_cuda::gemm::Products;
 use ragen_cuda::kernels::attention::{Cached, Heads, Segment, Tree};
 use ragen_cuda::kernels::embedding::{RowsByToken, embedding_bwd, embedding_fwd};
-use ragen_cuda::{Buffer, View};
+use ragen_cuda::{Buffer, View, ViewMut};
 pub use ragen_cuda::{CudaError, Gpu, Traffic};
 use std::ops::Range;
 use std::sync::Arc;
@@ -75,7 +77,7 @@ enum Attend<'a, E> {
     /// The batch's own rows, with what the backward needs.
     Tree(&'a Tree),
     /// A layer of the cache, which gets the batch's keys and values first.
-    Cache { layer: &'a mut Buffer<E>, batch: &'a Cached, partials: Option<&'a mut Buffer<f32>> },
+    Cache { layer: &'a mut Buffer<E>, batch: &'a Cached<'a>, partials: Option<ViewMut<'a, f32>> },
 }
 
 /// A packed token tree on the device.
@@ -317,7 +319,8 @@ impl<E: Precision> GpuTransformer<E> {
             let slot = if acts.recompute { 0 } else { l };
             let block = &mut acts.layers[slot];
             std::mem::swap(&mut block.x, &mut acts.out);
-            self.layer_fwd(l, block, &mut acts.out, &mut acts.scratch, &batch.positions, Attend::Tree(&batch.tree))?;
+            let (positions, attend) = (batch.positions.view(), Attend::Tree(&batch.tree));
+            self.layer_fwd(l, block, Some(&mut acts.out), &mut acts.scratch, positions, attend)?;
             if acts.recompute {
                 std::mem::swap(&mut acts.layers[slot].x, &mut acts.inputs[l]);
             }
@@ -379,7 +382,7 @@ impl<E: Precision> GpuTransformer<E> {
             let block = &mut layers[if *recompute { 0 } else { l }];
             if *recompute {
                 std::mem::swap(&mut block.x, &mut inputs[l]);
-                self.layer_activations(l, block, scratch, &batch.positions, Attend::Tree(&batch.tree))?;
+                self.layer_activations(l, block, scratch, batch.positions.view(), Attend::Tree(&batch.tree))?;
             }
             self.layer_bwd(l, block, dx, grads, scratch, batch)?;
             if *recompute {

@@ -194,10 +194,12 @@ fn in_pieces<E: Precision>(
             extensions.push(kernel::Extension { start: rows.len() / row, len, position, pages });
             rows.extend_from_slice(&sequence[sequence.len().min(position * row)..][..len * row]);
         }
-        let batch = kernel::Cached::new(gpu, &extensions, PAGE, kernel_heads(heads)).unwrap();
+        let tables = kernel::CachedTables::new(&extensions, PAGE, kernel_heads(heads));
+        let memory = gpu.upload("tables", tables.numbers()).unwrap();
+        let batch = tables.at(memory.view());
         let qkv = upload::<E>(gpu, &rows);
         let mut out = unwritten::<E>(gpu, rows.len() / row * heads.q_width());
-        let mut space = unwritten::<f32>(gpu, batch.partials());
+        let mut space = unwritten::<f32>(gpu, tables.partials());
         kernel::kv_append(gpu, cache.view_mut(), qkv.view(), &batch).unwrap();
         let partials = split.then(|| space.view_mut());
         kernel::attention_cached(gpu, out.view_mut(), qkv.view(), cache.view(), &batch, window, partials).unwrap();

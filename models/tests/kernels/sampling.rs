@@ -4,43 +4,26 @@ use crate::golden_data::cases::{SamplingCase, cases};
 use crate::head::OnDevice;
 use crate::support::{cpu, gpu, random};
 use ragen_cuda::Gpu;
-use ragen_cuda::kernels::sampling::{self as kernel, Draws, Refusal};
+use ragen_cuda::kernels::sampling::{self as kernel, DrawnRow, Draws, Refusal};
 use ragen_models::random::Key;
 use ragen_models::sampler::{Sampling, Scratch};
 
 const ALMOST_ONE: f64 = 1.0 - f64::EPSILON / 2.0;
 
-/// A drawn row: its token, log-probability and kept ids (`None` when nothing was dropped).
-#[derive(Clone, Debug, PartialEq)]
-struct Row {
-    id: u32,
-    logp: f32,
-    kept: Option<Vec<u32>>,
-}
-
 /// Draws a row for each number of `u`, all from the same logits.
-fn draw(gpu: &Gpu, sampling: &Sampling, logits: &[f32], u: &[f64]) -> Vec<Row> {
+fn draw(gpu: &Gpu, sampling: &Sampling, logits: &[f32], u: &[f64]) -> Vec<DrawnRow> {
     draw_rows(gpu, sampling, &logits.repeat(u.len()), u).into_iter().map(Result::unwrap).collect()
 }
 
-fn draw_rows(gpu: &Gpu, sampling: &Sampling, logits: &[f32], u: &[f64]) -> Vec<Result<Row, Refusal>> {
+fn draw_rows(gpu: &Gpu, sampling: &Sampling, logits: &[f32], u: &[f64]) -> Vec<Result<DrawnRow, Refusal>> {
     let vocab = logits.len() / u.len();
     let Sampling { temperature, top_k, top_p, min_p } = *sampling;
     let sampling = kernel::Sampling { temperature, top_k, top_p, min_p };
     let mut draws = Draws::new(gpu, u.len(), sampling.capacity(vocab)).unwrap();
     let (logits, u) = (gpu.upload("logits", logits).unwrap(), gpu.upload("u", u).unwrap());
     kernel::sample(gpu, &mut draws, logits.view(), u.view(), &sampling, vocab).unwrap();
-    let ids = |buffer: &ragen_cuda::Buffer<u32>| gpu.to_vec(buffer.view()).unwrap();
-    let (id, code, len, kept) = (ids(&draws.id), ids(&draws.code), ids(&draws.kept_len), ids(&draws.kept));
-    let logp = gpu.to_vec(draws.logp.view()).unwrap();
-    (0..u.len())
-        .map(|r| {
-            let id = kernel::check(id[r], code[r])?;
-            let len = len[r] as usize;
-            let kept = (len < vocab).then(|| kept[r * draws.capacity..][..len].to_vec());
-            Ok(Row { id, logp: logp[r], kept })
-        })
-        .collect()
+    let mut lists = gpu.buffer("lists", u.len() * draws.capacity()).unwrap();
+    draws.read(gpu, u.len(), vocab, Some(lists.view_mut())).unwrap()
 }
 
 /// Rows of logits: with ties when `step` rounds them, and with −∞ at every eleventh.
@@ -172,7 +155,7 @@ fn the_ends_of_the_unit_interval_draw_tokens_with_weight() {
             // The blocks behind have no weight.
             logits[1..].fill(f32::NEG_INFINITY);
             logits[0] = -3.0;
-            let only = Row { id: 0, logp: 0.0, kept: None };
+            let only = DrawnRow { id: 0, logp: 0.0, kept: None };
             assert_eq!(ends(&logits), [only.clone(), only]);
         }
     }
@@ -199,7 +182,7 @@ fn greedy_takes_the_lowest_of_the_largest() {
         logits.iter_mut().for_each(|x| *x = x.min(5.0));
         logits[best] = 6.0;
         logits.iter_mut().skip(best).step_by(50).for_each(|x| *x = 6.0);
-        let want = Row { id: best as u32, logp: 0.0, kept: (len > 1).then(|| vec![best as u32]) };
+        let want = DrawnRow { id: best as u32, logp: 0.0, kept: (len > 1).then(|| vec![best as u32]) };
         assert_eq!(draw(gpu, &greedy, &logits, &[0.9]), [want]);
     }
     assert_eq!(draw(gpu, &greedy, &[-1.0, -0.0, 0.0], &[0.9])[0].id, 1);
@@ -239,6 +222,12 @@ fn rows_that_are_no_distribution_are_refused_and_harm_no_others() {
         let want = draw(gpu, &sampling, &good, &[0.6]).remove(0);
         assert_eq!((&drawn[0], &drawn[5]), (&Ok(want.clone()), &Ok(want)), "{sampling:?}");
     }
+    let cold = Sampling { temperature: 1e-40, ..Sampling::default() };
+    for row in [[3.0, 2.0], [-3.0, -2.0], [f32::NEG_INFINITY, 1.0]] {
+        assert_eq!(draw_rows(gpu, &cold, &row, &[0.5]), [Err(Refusal::Temperature)]);
+    }
+    assert_eq!(draw_rows(gpu, &cold, &[f32::NEG_INFINITY; 2], &[0.5]), [Err(Refusal::Empty)]);
+    assert_eq!(draw(gpu, &cold, &[0.0, -1.0], &[0.5]), [DrawnRow { id: 0, logp: 0.0, kept: None }]);
 }
 
 #[test]

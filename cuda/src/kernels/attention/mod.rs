@@ -10,7 +10,7 @@
 
 mod tables;
 
-pub use tables::{Cached, Extension, Segment, Tree};
+pub use tables::{Cached, CachedTables, Extension, Segment, Tree};
 
 use super::{Kernel, Shape, Work, args};
 use crate::buffer::{Element, View, ViewMut};
@@ -36,6 +36,9 @@ const TILE_FEW: usize = 16;
 
 /// Key blocks that a block of threads goes through when attention_decode leaves partial results.
 const SHARE: usize = 4;
+
+/// More key blocks than any path has.
+const ALL: usize = 1 << 30;
 
 /// Fewest tiles of queries in a piece of the readers of some keys, and most pieces: what it pays to deal out, and to keep sums of.
 const PIECE: (usize, usize) = (32, 4);
@@ -232,7 +235,7 @@ pub fn attention_fwd<E: Element>(
     }
     let kv = (qkv.slice(heads.q_width()..qkv.len()), heads.row());
     // SAFETY: the lengths were checked above, the tables when they were made.
-    unsafe { forward(gpu, out, Some(lse), qkv, kv, &tree.queries, heads, window) }
+    unsafe { forward(gpu, out, Some(lse), qkv, kv, tree.queries(), heads, window) }
 }
 
 /// # Safety
@@ -243,16 +246,15 @@ unsafe fn forward<E: Element>(
     lse: Option<ViewMut<'_, f32>>,
     qkv: View<'_, E>,
     (kv, kv_stride): (View<'_, E>, usize),
-    queries: &Queries,
+    queries: Queries<'_>,
     heads: Heads,
     window: Option<usize>,
 ) -> Result<(), CudaError> {
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
-    let Queries { table, shift, tiles, count, .. } = queries;
-    let (table, tiles, window) = (table.view(), tiles.view(), limit(window));
+    let (Queries { table, shift, tiles }, window) = (queries, limit(window));
     let args =
-        args![out, lse, qkv, heads.row(), kv, kv_stride, table, *shift, tiles, n_heads, n_kv_heads, head_dim, window];
-    let (grid, bytes) = ([*count, n_kv_heads, 1], forward_bytes(&heads, size_of::<E>()));
+        args![out, lse, qkv, heads.row(), kv, kv_stride, table, shift, tiles, n_heads, n_kv_heads, head_dim, window];
+    let (grid, bytes) = ([tiles.len(), n_kv_heads, 1], forward_bytes(&heads, size_of::<E>()));
     // SAFETY: the caller's promise.
     unsafe { gpu.launch(&ATTENTION_FWD, heads.unit::<E>(&ATTENTION_FWD), grid, bytes, args) }
 }
@@ -273,12 +275,12 @@ pub fn attention_bwd<E: Element>(
     window: Option<usize>,
     workspace: ViewMut<'_, f32>,
 ) -> Result<(), CudaError> {
-    let Tree { heads, rows, ref queries, .. } = *tree;
+    let Tree { heads, rows, .. } = *tree;
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
     assert!(qkv.len() == rows * heads.row() && dqkv.len() == qkv.len());
     assert!(out.len() == rows * heads.q_width() && dout.len() == out.len());
     assert!(lse.len() == rows * n_heads && workspace.len() >= tree.workspace());
-    let (window, tiles) = (limit(window), queries.tiles.view());
+    let (Queries { table, tiles, .. }, window) = (tree.queries(), limit(window));
     let (mut delta, mut sums) = workspace.split_at(lse.len());
     // SAFETY: the lengths were checked above, the tables when they were made.
     unsafe {
@@ -286,9 +288,9 @@ pub fn attention_bwd<E: Element>(
         let grid = [(rows * n_heads).div_ceil(THREADS as usize / 32), 1, 1];
         gpu.launch(&ATTENTION_DELTA, heads.unit::<E>(&ATTENTION_DELTA), grid, 0, args)?;
 
-        let (delta, table) = (delta.view(), queries.table.view());
+        let delta = delta.view();
         let args = args![dqkv.reborrow(), dout, lse, delta, qkv, table, tiles, n_heads, n_kv_heads, head_dim, window];
-        let (grid, bytes) = ([queries.count, n_kv_heads, 1], heads.staged(2 * KEYS + 2 * TILE, size_of::<E>()));
+        let (grid, bytes) = ([tiles.len(), n_kv_heads, 1], heads.staged(2 * KEYS + 2 * TILE, size_of::<E>()));
         gpu.launch(&ATTENTION_BWD_Q, heads.unit::<E>(&ATTENTION_BWD_Q), grid, bytes, args)?;
 
         let (key_tiles, readers) = (tree.key_tiles.view(), tree.readers.view());
@@ -339,20 +341,20 @@ pub fn kv_append<E: Element>(
     gpu: &Gpu,
     cache: ViewMut<'_, E>,
     qkv: View<'_, E>,
-    batch: &Cached,
+    batch: &Cached<'_>,
 ) -> Result<(), CudaError> {
     let (heads, rows) = (batch.heads, batch.rows);
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
     assert!(qkv.len() == rows * heads.row() && cache.len() >= batch.cache_rows * heads.kv_width());
     let grid = [(rows * heads.kv_width().div_ceil(8)).div_ceil(THREADS as usize), 1, 1];
-    let args = args![cache, qkv, batch.slots(), rows, n_heads, n_kv_heads, head_dim];
+    let args = args![cache, qkv, batch.slots, rows, n_heads, n_kv_heads, head_dim];
     // SAFETY: the lengths were checked above, the slots when they were made.
     unsafe { gpu.launch(&KV_APPEND, heads.unit::<E>(&KV_APPEND), grid, 0, args) }
 }
 
 /// Attention of a batch's rows over a layer of the cache, where their own keys and values already are ([`kv_append`]).
 ///
-/// `partials`, if given, has at least [`Cached::partials`] numbers: then the key blocks of sequences that grow by few tokens are dealt
+/// `partials`, if given, has at least [`CachedTables::partials`] numbers: then the key blocks of sequences that grow by few tokens are dealt
 /// out to many blocks of threads and their results merged in a second launch. It pays for few sequences and changes no bit.
 ///
 /// **Shapes** qkv `[rows, heads.row()]`; out `[rows, n_heads · head_dim]`.
@@ -363,7 +365,7 @@ pub fn attention_cached<E: Element>(
     mut out: ViewMut<'_, E>,
     qkv: View<'_, E>,
     cache: View<'_, E>,
-    batch: &Cached,
+    batch: &Cached<'_>,
     window: Option<usize>,
     partials: Option<ViewMut<'_, f32>>,
 ) -> Result<(), CudaError> {
@@ -374,7 +376,7 @@ pub fn attention_cached<E: Element>(
     // SAFETY: the lengths were checked above, the tables when they were made.
     unsafe {
         let kv = (cache, heads.kv_width());
-        forward(gpu, out.reborrow(), None, qkv, kv, &batch.many, heads, window)?;
+        forward(gpu, out.reborrow(), None, qkv, kv, batch.many, heads, window)?;
         decode(gpu, out, qkv, cache, batch, window, partials)
     }
 }
@@ -386,15 +388,14 @@ unsafe fn decode<E: Element>(
     mut out: ViewMut<'_, E>,
     qkv: View<'_, E>,
     cache: View<'_, E>,
-    batch: &Cached,
+    batch: &Cached<'_>,
     window: Option<usize>,
     mut partials: Option<ViewMut<'_, f32>>,
 ) -> Result<(), CudaError> {
     let (heads, window) = (batch.heads, limit(window));
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
-    let Queries { table, shift, tiles, count, key_blocks } = &batch.few;
-    let (table, tiles, blocks) = (table.view(), tiles.view(), *key_blocks);
-    let share = if partials.is_some() { SHARE } else { blocks };
+    let (Queries { table, shift, tiles }, blocks) = (batch.few, batch.key_blocks);
+    let (share, shares) = if partials.is_some() { (SHARE, blocks.div_ceil(SHARE)) } else { (ALL, 1) };
     let (q_stride, kv_stride, first) = (heads.row(), heads.kv_width(), partials.as_mut().map(ViewMut::reborrow));
     let args = args![
         out.reborrow(),
@@ -404,7 +405,7 @@ unsafe fn decode<E: Element>(
         cache,
         kv_stride,
         table,
-        *shift,
+        shift,
         tiles,
         n_heads,
         n_kv_heads,
@@ -413,23 +414,21 @@ unsafe fn decode<E: Element>(
         share,
         blocks
     ];
-    let (grid, bytes) = ([*count, n_kv_heads, blocks.div_ceil(share.max(1))], decode_bytes(&heads, size_of::<E>()));
+    let (grid, bytes) = ([tiles.len(), n_kv_heads, shares], decode_bytes(&heads, size_of::<E>()));
     // SAFETY: the caller's promise.
     unsafe {
         gpu.launch(&ATTENTION_DECODE, heads.unit::<E>(&ATTENTION_DECODE), grid, bytes, args)?;
         if let Some(partials) = partials {
             let args = args![out, partials.view(), tiles, n_heads, n_kv_heads, head_dim, window, blocks];
-            let grid = [count * TILE_FEW / (THREADS as usize / 32), n_kv_heads, 1];
+            let grid = [tiles.len() * TILE_FEW / (THREADS as usize / 32), n_kv_heads, 1];
             gpu.launch(&ATTENTION_MERGE, heads.unit::<E>(&ATTENTION_MERGE), grid, 0, args)?;
         }
     }
     Ok(())
 }
 
-impl Cached {
-    /// Floats of the workspace of [`attention_cached`].
-    pub fn partials(&self) -> usize {
-        let Queries { count, key_blocks, .. } = self.few;
-        count * self.heads.n_kv_heads * key_blocks * TILE_FEW * (self.heads.width() + 2)
+impl Cached<'_> {
+    fn partials(&self) -> usize {
+        self.heads.partials(self.few.tiles.len(), self.key_blocks)
     }
 }

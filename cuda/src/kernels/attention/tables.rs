@@ -32,7 +32,9 @@ pub struct Extension<'a> {
 
 /// A tile of queries as kernels read it: row and position of its first token, where its path begins in the table, its first query row's
 /// head within the group, its number of query rows.
-type Tile = [u32; 5];
+type Tile = [u32; TILE_NUMBERS];
+
+const TILE_NUMBERS: usize = 5;
 
 /// A tile of keys: row and position of its first key, its number of keys, where its readers begin in the list, their number, and the row
 /// of its first key's sums, or [`WHOLE`].
@@ -64,26 +66,12 @@ fn keys(tile: &Tile, group: usize) -> usize {
 }
 
 /// Tiles of queries on the device, and the table in which they look up the rows of their keys.
-pub(super) struct Queries {
-    pub table: Buffer<u32>,
+#[derive(Clone, Copy)]
+pub(super) struct Queries<'a> {
+    pub table: View<'a, u32>,
     /// Logarithm of the size of a page.
     pub shift: u32,
-    pub tiles: Buffer<Tile>,
-    pub count: usize,
-    /// Most key blocks of a path.
-    pub key_blocks: usize,
-}
-
-impl Queries {
-    fn upload(gpu: &Gpu, table: &[u32], shift: u32, tiles: &[Tile], group: usize) -> Result<Self, CudaError> {
-        Ok(Queries {
-            table: gpu.upload("paths of attention", table)?,
-            shift,
-            tiles: gpu.upload("tiles of attention", tiles)?,
-            count: tiles.len(),
-            key_blocks: tiles.iter().map(|tile| keys(tile, group).div_ceil(KEYS)).max().unwrap_or(0),
-        })
-    }
+    pub tiles: View<'a, Tile>,
 }
 
 /// The tables of a packed token tree, as numbers.
@@ -198,7 +186,8 @@ fn check(segments: &[Segment]) {
 pub struct Tree {
     pub(super) heads: Heads,
     pub(super) rows: usize,
-    pub(super) queries: Queries,
+    table: Buffer<u32>,
+    tiles: Buffer<Tile>,
     pub(super) key_tiles: Buffer<KeyTile>,
     pub(super) key_tile_count: usize,
     pub(super) readers: Buffer<u32>,
@@ -222,7 +211,8 @@ impl Tree {
         Ok(Tree {
             heads,
             rows: segments.iter().map(|segment| segment.len).sum(),
-            queries: Queries::upload(gpu, &tables.table, 0, &tables.tiles, heads.group())?,
+            table: gpu.upload("paths of attention", &tables.table)?,
+            tiles: gpu.upload("tiles of attention", &tables.tiles)?,
             key_tiles: gpu.upload("key tiles of attention", &tables.key_tiles)?,
             key_tile_count: tables.key_tiles.len(),
             readers: gpu.upload("readers of attention", &tables.readers)?,
@@ -231,59 +221,145 @@ impl Tree {
             sum_rows: tables.sum_rows,
         })
     }
+
+    pub(super) fn queries(&self) -> Queries<'_> {
+        Queries { table: self.table.view(), shift: 0, tiles: self.tiles.view() }
+    }
 }
 
-/// The tables of a batch whose keys and values lie in a cache, on the device.
-pub struct Cached {
+/// The tables of a batch whose keys and values lie in a cache, on the host. They are one list of numbers, so that they come to the device
+/// together, with whatever else a step needs there.
+pub struct CachedTables {
+    heads: Heads,
+    rows: usize,
+    cache_rows: usize,
+    shift: u32,
+    /// Tiles of sequences that grow by few tokens, and by many.
+    tiles: [usize; 2],
+    key_blocks: usize,
+    /// Slots, both kinds of tiles, and the pages of all sequences.
+    numbers: Vec<u32>,
+}
+
+/// [`CachedTables`] on the device.
+#[derive(Clone, Copy)]
+pub struct Cached<'a> {
     pub(super) heads: Heads,
     pub(super) rows: usize,
     /// Rows of the cache that it touches: all below this.
     pub(super) cache_rows: usize,
-    /// Row of the cache for every row of the batch.
-    pub(super) slots: Buffer<u32>,
-    /// Of sequences that grow by many tokens, for attention_fwd.
-    pub(super) many: Queries,
-    /// Of sequences that grow by few, for attention_decode.
-    pub(super) few: Queries,
+    /// Row of the cache that the keys and values of each row of the batch go to.
+    pub(super) slots: View<'a, u32>,
+    /// Of sequences that grow by few tokens, for attention_decode.
+    pub(super) few: Queries<'a>,
+    /// Of sequences that grow by many, for attention_fwd.
+    pub(super) many: Queries<'a>,
+    /// Key blocks of a path that there are partial results of at most.
+    pub(super) key_blocks: usize,
 }
 
-impl Cached {
-    /// Makes and uploads the tables for a cache with pages of `page` positions.
+impl CachedTables {
+    /// Makes the tables for a cache with pages of `page` positions.
     ///
     /// **Panics** if extensions do not lie end to end, or a sequence has too few pages; if `page` is not a power of two; as [`Tree::new`]
     /// on heads.
-    ///
-    /// **Errors** those of allocation.
-    pub fn new(gpu: &Gpu, extensions: &[Extension<'_>], page: usize, heads: Heads) -> Result<Cached, CudaError> {
+    pub fn new(extensions: &[Extension<'_>], page: usize, heads: Heads) -> CachedTables {
         heads.check();
         assert!(page.is_power_of_two());
         let group = heads.group();
-        let (mut table, mut slots, mut many, mut few) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut table, mut numbers, mut many, mut few) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for &Extension { start, len, position, pages } in extensions {
-            assert!(start == slots.len() && (position + len).div_ceil(page) <= pages.len());
+            assert!(start == numbers.len() && (position + len).div_ceil(page) <= pages.len());
             let span = (start, len, position);
             if len == 1 || len * group <= TILE_FEW {
                 cut(&mut few, span, table.len(), group, TILE_FEW);
             } else {
                 cut(&mut many, span, table.len(), group, TILE);
             }
-            slots.extend((position..position + len).map(|p| number(pages[p / page] as usize * page + p % page)));
+            numbers.extend((position..position + len).map(|p| number(pages[p / page] as usize * page + p % page)));
             table.extend_from_slice(pages);
         }
-        let shift = page.trailing_zeros();
-        Ok(Cached {
+        let blocks = few.iter().map(|tile| keys(tile, group).div_ceil(KEYS)).max().unwrap_or(0);
+        let rows = numbers.len();
+        for tile in few.iter().chain(&many) {
+            numbers.extend_from_slice(tile);
+        }
+        numbers.extend_from_slice(&table);
+        CachedTables {
             heads,
-            rows: slots.len(),
+            rows,
             cache_rows: table.iter().max().map_or(0, |&last| (last as usize + 1) * page),
-            slots: gpu.upload("slots of the cache", &slots)?,
-            many: Queries::upload(gpu, &table, shift, &many, group)?,
-            few: Queries::upload(gpu, &table, shift, &few, group)?,
-        })
+            shift: page.trailing_zeros(),
+            tiles: [few.len(), many.len()],
+            key_blocks: rounded(blocks),
+            numbers,
+        }
     }
 
-    /// Rows of the cache that new keys and values go to, a row of the batch each.
-    pub(super) fn slots(&self) -> View<'_, u32> {
-        self.slots.view()
+    /// Rows of the batch.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Numbers of the tables of any batch of so many rows and sequences of up to so many pages, at most.
+    pub fn most_numbers(heads: Heads, rows: usize, sequences: usize, pages: usize) -> usize {
+        let group = heads.group();
+        let tiles = (rows * group).div_ceil(TILE) + sequences * group.div_ceil(TILE_FEW);
+        rows + TILE_NUMBERS * tiles + sequences * pages
+    }
+
+    /// What the device is to get.
+    pub fn numbers(&self) -> &[u32] {
+        &self.numbers
+    }
+
+    /// Key blocks of a path that there are partial results of, a number that grows in few large steps. With the rows it decides on the
+    /// launches of a batch whose sequences grow by a token each.
+    pub fn key_blocks(&self) -> usize {
+        self.key_blocks
+    }
+
+    /// Floats of the workspace of [`super::attention_cached`].
+    pub fn partials(&self) -> usize {
+        self.heads.partials(self.tiles[0], self.key_blocks)
+    }
+
+    /// The tables on the device. That `memory` holds [`CachedTables::numbers`] when the kernels run is the caller's matter.
+    ///
+    /// **Panics** if it is of another length.
+    pub fn at<'a>(&self, memory: View<'a, u32>) -> Cached<'a> {
+        assert_eq!(memory.len(), self.numbers.len());
+        let tiles_from = |from: usize, count: usize| memory.slice(from..from + TILE_NUMBERS * count).cast::<Tile>();
+        let [few, many] = self.tiles;
+        let behind_few = self.rows + TILE_NUMBERS * few;
+        let table = memory.slice(behind_few + TILE_NUMBERS * many..memory.len());
+        let queries = |tiles| Queries { table, shift: self.shift, tiles };
+        Cached {
+            heads: self.heads,
+            rows: self.rows,
+            cache_rows: self.cache_rows,
+            slots: memory.slice(0..self.rows),
+            few: queries(tiles_from(self.rows, few)),
+            many: queries(tiles_from(behind_few, many)),
+            key_blocks: self.key_blocks,
+        }
+    }
+}
+
+/// The next of 8, 16, 32, … key blocks.
+fn rounded(blocks: usize) -> usize {
+    8 * blocks.div_ceil(8).next_power_of_two()
+}
+
+impl Heads {
+    /// Floats of the partial results of so many tiles over so many key blocks.
+    pub(super) fn partials(&self, tiles: usize, key_blocks: usize) -> usize {
+        tiles * self.n_kv_heads * key_blocks * TILE_FEW * (self.width() + 2)
+    }
+
+    /// Floats of the workspace of [`super::attention_cached`] for `sequences` that grow by a token each, of up to `positions` tokens.
+    pub fn decode_partials(&self, sequences: usize, positions: usize) -> usize {
+        self.partials(sequences * self.group().div_ceil(TILE_FEW), rounded(positions.div_ceil(KEYS)))
     }
 }
 
