@@ -4,13 +4,14 @@
 //! `peers` the crate `gemm` runs beside our own product.
 
 mod engine;
+pub mod gpu;
 pub mod language;
 mod product;
 mod shapes;
 
 pub use engine::{Decode, Train};
 pub use product::{Order, Product, product_rate};
-pub use shapes::{half_billion, small, smollm2};
+pub use shapes::{half_billion, small, smollm2, weights};
 
 use engine::tokens;
 use product::measure_gemm;
