@@ -62,7 +62,7 @@ impl Bench<'_> {
     }
 
     fn broken(&mut self, trial: &Trial, error: &CudaError) -> Value {
-        self.say(format!("{:<40} {error}", trial.name));
+        self.give_up(format!("{}: {error}", trial.name));
         json!({"name": trial.name, "why": error.to_string()})
     }
 }
