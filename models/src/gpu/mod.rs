@@ -27,12 +27,12 @@ use crate::params::{Params, Table};
 use crate::token_tree::TokenTree;
 use crate::transformer::Places;
 pub use half::bf16 as Bf16;
-pub use ragen_cuda::driver::{Counts, Ledger, Product};
 use layer::{LayerActivations, Scratch};
 use learner::Learner;
 use projection::Projections;
 #[cfg(feature = "emulator")]
 pub use ragen_cuda::driver::Emulator;
+pub use ragen_cuda::driver::{Counts, Ledger, Product};
 pub use ragen_cuda::gemm::Products;
 use ragen_cuda::kernels::attention::{Cached, Heads, Segment, Tree};
 use ragen_cuda::kernels::embedding::{RowsByToken, embedding_bwd, embedding_fwd};
