@@ -1,20 +1,21 @@
-// Matrix product: C[m, n] = alpha · A[m, k] · B[k, n], or C += A · B with `accumulate` (then alpha is 1); row-major.
+// Matrix product: C[m, n] = alpha · A[m, k] · B[k, n], or C = Z + A · B (then alpha is 1); row-major. Z may be C itself: C += A · B.
 // CPU twin: models/src/ops/gemm.rs.
 //
 // It serves where there is no cuBLAS, and where a row must not depend on how many rows there are (`gemm = "invariant"`): an output
-// element is one chain over k ascending, in steps of 16 as the tensor cores take them, started from 0 or from what C holds. The tile
+// element is one chain over k ascending, in steps of 16 as the tensor cores take them, started from 0 or from what Z holds. The tile
 // that it happens to lie in does not reach it, so both tile sizes give equal bits. alpha multiplies the finished sum.
 //
 //   gemm_nt   A [m, k], B stored [n, k]: x · Wᵀ          gemm_nt_few   the same, for few rows
 //   gemm_nn   A [m, k], B stored [k, n]: dy · W          gemm_tn       A stored [k, m], B [k, n]: dyᵀ · x
 //
-// lda, ldb, ldc are the distances between stored rows. C is `c` or, when that is null, `c_float`.
+// lda, ldb, ldc are the distances between stored rows; Z's is C's. C is `c` or, when that is null, `c_float`, and Z likewise `z` or
+// `z_float`; without Z both are null.
 //
 // Work:          a block owns a tile of C, a warp WM x WN of it; pieces of A and B, STEP deep in k, pass through shared memory
 // Launch:        tiles of n in x, of m in y; 256 threads for 128 x 128, 128 threads for 16 x 64
 // Shared memory: STAGES pieces of A and of B, rows padded by 16 bytes so that the 8 rows of a fragment lie in different banks
 // Determinism:   see above
-// Bytes moved:   A once for each tile of n, B once for each tile of m, C once (twice with accumulate)
+// Bytes moved:   A once for each tile of n, B once for each tile of m, C once, Z once
 
 #define STEP 32
 #ifdef ELEMENT_BF16
@@ -48,8 +49,8 @@ struct Pieces {
 };
 
 template <bool TRANSPOSE_A, bool TRANSPOSE_B, int BM, int BN, int WM, int WN>
-DEVICE void product(element* c, float* c_float, const element* a, const element* b, int m, int n, int k, u32 lda, u32 ldb, u32 ldc,
-                    float alpha, bool accumulate) {
+DEVICE void product(element* c, float* c_float, const element* z, const float* z_float, const element* a, const element* b, int m, int n, int k,
+                    u32 lda, u32 ldb, u32 ldc, float alpha) {
     typedef Pieces<TRANSPOSE_A, TRANSPOSE_B, BM, BN> P;
     SharedMemory memory;
     const Shared<element> a_pieces = memory.take<element>(STAGES * P::A_SIZE), b_pieces = memory.take<element>(STAGES * P::B_SIZE);
@@ -57,7 +58,7 @@ DEVICE void product(element* c, float* c_float, const element* a, const element*
     const int warp = threadIdx.x / WARP, warp_row = warp / (BN / WN) * WM, warp_column = warp % (BN / WN) * WN;
 
     Accumulator sums[WM / 16][WN / 8];
-    if (accumulate) {
+    if (z || z_float) {
 #pragma unroll
         for (int i = 0; i < WM / 16; i++) {
 #pragma unroll
@@ -66,7 +67,7 @@ DEVICE void product(element* c, float* c_float, const element* a, const element*
                 for (int e = 0; e < 4; e++) {
                     const int row = row0 + warp_row + i * 16 + accumulator_row(e), column = column0 + warp_column + j * 8 + accumulator_column(e);
                     const u64 at = u64(row) * ldc + column;
-                    if (row < m && column < n) sums[i][j].v[e] = c ? to_float(c[at]) : c_float[at];
+                    if (row < m && column < n) sums[i][j].v[e] = z ? to_float(z[at]) : z_float[at];
                 }
             }
         }
@@ -137,22 +138,22 @@ DEVICE void product(element* c, float* c_float, const element* a, const element*
     }
 }
 
-KERNEL(256) gemm_nt(element* c, float* c_float, const element* a, const element* b, u32 m, u32 n, u32 k, u32 lda, u32 ldb, u32 ldc,
-                    float alpha, u32 accumulate) {
-    product<false, true, 128, 128, 64, 32>(c, c_float, a, b, m, n, k, lda, ldb, ldc, alpha, accumulate);
+KERNEL(256) gemm_nt(element* c, float* c_float, const element* z, const float* z_float, const element* a, const element* b, u32 m, u32 n, u32 k,
+                    u32 lda, u32 ldb, u32 ldc, float alpha) {
+    product<false, true, 128, 128, 64, 32>(c, c_float, z, z_float, a, b, m, n, k, lda, ldb, ldc, alpha);
 }
 
-KERNEL(128) gemm_nt_few(element* c, float* c_float, const element* a, const element* b, u32 m, u32 n, u32 k, u32 lda, u32 ldb, u32 ldc,
-                        float alpha, u32 accumulate) {
-    product<false, true, 16, 64, 16, 16>(c, c_float, a, b, m, n, k, lda, ldb, ldc, alpha, accumulate);
+KERNEL(128) gemm_nt_few(element* c, float* c_float, const element* z, const float* z_float, const element* a, const element* b, u32 m, u32 n, u32 k,
+                        u32 lda, u32 ldb, u32 ldc, float alpha) {
+    product<false, true, 16, 64, 16, 16>(c, c_float, z, z_float, a, b, m, n, k, lda, ldb, ldc, alpha);
 }
 
-KERNEL(256) gemm_nn(element* c, float* c_float, const element* a, const element* b, u32 m, u32 n, u32 k, u32 lda, u32 ldb, u32 ldc,
-                    float alpha, u32 accumulate) {
-    product<false, false, 128, 128, 64, 32>(c, c_float, a, b, m, n, k, lda, ldb, ldc, alpha, accumulate);
+KERNEL(256) gemm_nn(element* c, float* c_float, const element* z, const float* z_float, const element* a, const element* b, u32 m, u32 n, u32 k,
+                    u32 lda, u32 ldb, u32 ldc, float alpha) {
+    product<false, false, 128, 128, 64, 32>(c, c_float, z, z_float, a, b, m, n, k, lda, ldb, ldc, alpha);
 }
 
-KERNEL(256) gemm_tn(element* c, float* c_float, const element* a, const element* b, u32 m, u32 n, u32 k, u32 lda, u32 ldb, u32 ldc,
-                    float alpha, u32 accumulate) {
-    product<true, false, 128, 128, 64, 32>(c, c_float, a, b, m, n, k, lda, ldb, ldc, alpha, accumulate);
+KERNEL(256) gemm_tn(element* c, float* c_float, const element* z, const float* z_float, const element* a, const element* b, u32 m, u32 n, u32 k,
+                    u32 lda, u32 ldb, u32 ldc, float alpha) {
+    product<true, false, 128, 128, 64, 32>(c, c_float, z, z_float, a, b, m, n, k, lda, ldb, ldc, alpha);
 }

@@ -1,13 +1,14 @@
 //! The matrix product, row-major, by cuBLASLt or by our own kernel (`gemm.cu`): the one place that swaps A and B.
 //!
-//! **Math** C = α · op(A) · op(B), or C += op(A) · op(B): an output element is one chain over k started from 0 or from what C holds.
+//! **Math** C = α · op(A) · op(B), C += op(A) · op(B) or C = Z + op(A) · op(B): an output element is one chain over k started from 0 or from
+//! what C or Z holds.
 //! Both ways a row of C does not depend on the number of rows: our kernel by its making, the library by an algorithm that is pinned for
 //! each (n, k, layout).
 //!
 //! The CPU's products are `ragen_models::ops::gemm` and `linear`.
 
 use crate::buffer::{Element, View, ViewMut};
-use crate::driver::{Kind, Matmul, Source};
+use crate::driver::{Arg, Kind, Matmul, Source};
 use crate::kernel::{Kernel, Shape, Work, args};
 use crate::{CudaError, Gpu};
 
@@ -115,17 +116,19 @@ impl<'a, C: Element> MatrixMut<'a, C> {
 }
 
 /// What a product does to C.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Write {
+#[derive(Clone, Copy, Debug)]
+pub enum Write<'z, C> {
     /// C = A · B times this number.
     Scaled(f32),
     /// C += A · B.
     Add,
+    /// C = Z + A · B, as if Z had been copied into C before `Add`: the rows of this Z lie as far apart as those of C.
+    Onto(View<'z, C>),
 }
 
-impl Write {
+impl<C> Write<'_, C> {
     /// C = A · B, or C += with `accumulate`.
-    fn of(accumulate: bool) -> Write {
+    fn of(accumulate: bool) -> Self {
         if accumulate { Write::Add } else { Write::Scaled(1.0) }
     }
 }
@@ -140,7 +143,7 @@ pub enum Products {
     Invariant,
 }
 
-/// C `[m, n]` = α · A `[m, k]` · B `[k, n]`, or C += A · B.
+/// C `[m, n]` = α · A `[m, k]` · B `[k, n]`, C += A · B, or C = Z + A · B.
 ///
 /// C is f32 or what A and B are. **Panics** when a matrix is smaller than its shape.
 ///
@@ -152,15 +155,19 @@ pub fn gemm<E: Element, C: Element>(
     a: Matrix<'_, E>,
     b: Matrix<'_, E>,
     c: MatrixMut<'_, C>,
-    write: Write,
+    write: Write<'_, C>,
 ) -> Result<(), CudaError> {
+    let (alpha, z) = match write {
+        Write::Scaled(alpha) => (alpha, None),
+        Write::Add => (1.0, Some(c.data.address)),
+        Write::Onto(z) => {
+            assert!(m == 0 || z.len() >= (m - 1) * c.row + n, "what a product of {m} x {n} is added to is too small");
+            (1.0, Some(z.address))
+        }
+    };
     let hold = a.holds(m, k) && b.holds(k, n) && c.holds(m, n);
     assert!(hold, "a matrix of a product of {m} x {n} x {k} is too small");
     assert!(C::KIND == E::KIND || C::KIND == Kind::F32);
-    let (alpha, accumulate) = match write {
-        Write::Scaled(alpha) => (alpha, false),
-        Write::Add => (1.0, true),
-    };
     if m == 0 || n == 0 {
         return Ok(());
     }
@@ -175,10 +182,11 @@ pub fn gemm<E: Element, C: Element>(
             a: (b.data.address, b.row),
             b: (a.data.address, a.row),
             c: (c.data.address, c.row),
+            z: z.unwrap_or(c.data.address),
             input: E::KIND,
             output: C::KIND,
             alpha,
-            beta: if accumulate { 1.0 } else { 0.0 },
+            beta: if z.is_some() { 1.0 } else { 0.0 },
         };
         // SAFETY: the shapes were checked above.
         if unsafe { gpu.matmul(&product)? } {
@@ -193,16 +201,16 @@ pub fn gemm<E: Element, C: Element>(
         (true, true) => panic!("no product has both operands transposed"),
     };
     let shared = shared_bytes(size_of::<E>(), a_piece, b_piece);
-    // The kernel has a pointer for each type that C can have, one of them null.
-    let ldc = c.row;
-    let (of_elements, of_floats) = if C::KIND == E::KIND { (Some(c.data), None) } else { (None, Some(c.data)) };
-    let args = args![of_elements, of_floats, a.data, b.data, m, n, k, a.row, b.row, ldc, alpha, accumulate];
+    // The kernel has a pointer for each type that C and Z can have, null for the other.
+    let pointers = |at: u64| if C::KIND == E::KIND { [at, 0] } else { [0, at] }.map(Arg::Address);
+    let ([c_elements, c_floats], [z_elements, z_floats]) = (pointers(c.data.address), pointers(z.unwrap_or(0)));
+    let args = args![c_elements, c_floats, z_elements, z_floats, a.data, b.data, m, n, k, a.row, b.row, c.row, alpha];
     let grid = [n.div_ceil(tile_n), m.div_ceil(tile_m), 1];
     // SAFETY: the shapes were checked above.
     unsafe { gpu.launch(kernel, kernel.unit::<E>(), grid, shared, args) }
 }
 
-/// y = x·Wᵀ, or y += x·Wᵀ with `accumulate` (for a residual, or a bias that y already holds).
+/// y = x·Wᵀ, y += x·Wᵀ (for a bias that y already holds), or y = z + x·Wᵀ (for a residual), as `write` says.
 ///
 /// **Shapes** x `[rows, input]`, W `[out, input]`, y `[rows, out]`, in E or (logits) in f32.
 ///
@@ -214,12 +222,12 @@ pub fn linear_fwd<E: Element, C: Element>(
     x: View<'_, E>,
     w: View<'_, E>,
     input: usize,
-    accumulate: bool,
+    write: Write<'_, C>,
 ) -> Result<(), CudaError> {
     let (rows, out) = (x.len() / input, w.len() / input);
     assert!(x.len() == rows * input && w.len() == out * input && y.len() == rows * out);
     let (x, w, y) = (Matrix::rows(x, input), Matrix::transposed(w, input), MatrixMut::rows(y, out));
-    gemm(gpu, products, [rows, out, input], x, w, y, Write::of(accumulate))
+    gemm(gpu, products, [rows, out, input], x, w, y, write)
 }
 
 /// dx += dy·W, or dx = dy·W without `accumulate`; shapes as in [`linear_fwd`].

@@ -113,6 +113,12 @@ pub(crate) trait AsArg {
     fn as_arg(&self) -> Arg;
 }
 
+impl AsArg for Arg {
+    fn as_arg(&self) -> Arg {
+        *self
+    }
+}
+
 impl<T> AsArg for View<'_, T> {
     fn as_arg(&self) -> Arg {
         Arg::Address(self.address)

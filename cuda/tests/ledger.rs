@@ -2,7 +2,7 @@
 
 use half::bf16;
 use ragen_cuda::driver::{Driver, Kind, Ledger, Moved, Product};
-use ragen_cuda::gemm::{Products, linear_bwd_weight, linear_fwd};
+use ragen_cuda::gemm::{Products, Write, linear_bwd_weight, linear_fwd};
 use ragen_cuda::kernels::pointwise::swiglu_fwd;
 use ragen_cuda::{Gpu, HeldBytes};
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ fn a_step_is_counted_by_kernel_and_by_product() {
     let mut dw = gpu.zeros::<f32>("dw", 2 * ff * d).unwrap();
     let before = ledger.counts();
     for _ in 0..3 {
-        linear_fwd(&gpu, Products::Library, y.view_mut(), x.view(), w.view(), d, false).unwrap();
+        linear_fwd(&gpu, Products::Library, y.view_mut(), x.view(), w.view(), d, Write::Scaled(1.0)).unwrap();
         swiglu_fwd(&gpu, a.view_mut(), y.view(), ff).unwrap();
     }
     linear_bwd_weight(&gpu, Products::Library, dw.view_mut(), y.view(), x.view(), d).unwrap();
@@ -74,7 +74,7 @@ fn a_step_is_counted_by_kernel_and_by_product() {
     // What is recorded counts when it is replayed.
     let before = ledger.counts();
     let recording = gpu.record(&mut || {
-        linear_fwd(&gpu, Products::Library, y.view_mut(), x.view(), w.view(), d, false)?;
+        linear_fwd(&gpu, Products::Library, y.view_mut(), x.view(), w.view(), d, Write::Scaled(1.0))?;
         swiglu_fwd(&gpu, a.view_mut(), y.view(), ff)?;
         gpu.zero(dw.view_mut())
     });
@@ -88,6 +88,6 @@ fn a_step_is_counted_by_kernel_and_by_product() {
     assert!(gpu.record(&mut || gpu.buffer::<f32>("b", 1).map(drop)).is_err());
     // Our own kernel multiplies by launches.
     let before = ledger.counts();
-    linear_fwd(&gpu, Products::Invariant, y.view_mut(), x.view(), w.view(), d, false).unwrap();
+    linear_fwd(&gpu, Products::Invariant, y.view_mut(), x.view(), w.view(), d, Write::Scaled(1.0)).unwrap();
     assert_eq!((&ledger.counts() - &before).launches, BTreeMap::from([("gemm_nt_few".into(), 1)]));
 }

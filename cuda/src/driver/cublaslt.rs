@@ -56,6 +56,7 @@ impl Key {
             a: (0, if self.transpose_a { k } else { self.m }),
             b: (0, if self.transpose_b { n } else { k }),
             c: (0, self.m),
+            z: 0,
             input: self.input,
             output: self.output,
             alpha: 1.0,
@@ -77,7 +78,7 @@ fn is_aligned(p: &Matmul) -> bool {
     let aligned = |(address, distance): (u64, usize), kind| {
         (address as usize).is_multiple_of(ALIGNMENT_BYTES) && (distance * bytes(kind)).is_multiple_of(ALIGNMENT_BYTES)
     };
-    aligned(p.a, p.input) && aligned(p.b, p.input) && aligned(p.c, p.output)
+    aligned(p.a, p.input) && aligned(p.b, p.input) && aligned(p.c, p.output) && aligned((p.z, p.c.1), p.output)
 }
 
 /// The library on one device.
@@ -123,9 +124,9 @@ impl CublasLt {
         }
         let Some(algorithm) = self.pinned(Key::of(p))? else { return Ok(false) };
         let call = Description::new(p)?;
-        let [a, b, c] = [p.a.0, p.b.0, p.c.0].map(|address| address as usize as *mut c_void);
+        let [a, b, c, z] = [p.a.0, p.b.0, p.c.0, p.z].map(|address| address as usize as *mut c_void);
         // SAFETY: the descriptions live through the call; alpha and beta are read during it, as the pointer mode "host" says; the
-        // matrices and the workspace are the caller's promise; C may be read and written at one place.
+        // matrices and the workspace are the caller's promise; what is read and what is written may be one place.
         let status = unsafe {
             sys::cublasLtMatmul(
                 self.handle,
@@ -136,7 +137,7 @@ impl CublasLt {
                 b,
                 call.b,
                 (&raw const p.beta).cast(),
-                c,
+                z,
                 call.c,
                 c,
                 call.c,
@@ -251,7 +252,7 @@ fn sums_in_one_piece(algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
         && get(Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) == Some(0)
 }
 
-/// A product as the library is told of it; C and D are the same matrix.
+/// A product as the library is told of it; what it reads as C and writes as D has one layout.
 struct Description {
     operation: sys::cublasLtMatmulDesc_t,
     a: sys::cublasLtMatrixLayout_t,
@@ -381,6 +382,7 @@ mod tests {
             a: (0, input),
             b: (0, 0),
             c: (0, 0),
+            z: 0,
             input: Kind::F32,
             output: Kind::F32,
             alpha: 1.0,
@@ -424,6 +426,7 @@ mod tests {
         let [y, _, _] = products(3);
         assert!(is_aligned(&y));
         assert!(!is_aligned(&Matmul { a: (8, 24), ..y }) && !is_aligned(&Matmul { c: (0, 41), ..y }));
+        assert!(is_aligned(&Matmul { z: 16, ..y }) && !is_aligned(&Matmul { z: 8, ..y }));
         assert!(
             is_aligned(&Matmul { b: (32, 40), ..y }) && !is_aligned(&Matmul { b: (0, 36), input: Kind::Bf16, ..y })
         );

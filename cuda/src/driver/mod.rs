@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// C = alpha · op(A) · op(B) + beta · C as cuBLAS means it: all matrices column-major, op(A) `[m, k]`, op(B) `[k, n]`, C `[m, n]`.
+/// C = alpha · op(A) · op(B) + beta · Z as cuBLAS means it: all matrices column-major, op(A) `[m, k]`, op(B) `[k, n]`, C and Z `[m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Matmul {
     /// Rows of C.
@@ -86,13 +86,15 @@ pub struct Matmul {
     pub b: (u64, usize),
     /// Address of C and distance between its columns.
     pub c: (u64, usize),
+    /// Address of Z, whose type and distance are C's: C's own to add to C.
+    pub z: u64,
     /// Type of A and of B.
     pub input: Kind,
     /// Type of C.
     pub output: Kind,
     /// Multiplies the sums.
     pub alpha: f32,
-    /// 0 overwrites C without reading it, 1 adds to it.
+    /// 0 does not read Z, 1 adds to it.
     pub beta: f32,
 }
 

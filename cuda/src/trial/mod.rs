@@ -4,7 +4,7 @@ mod attention;
 mod head;
 
 use crate::buffer::{Buffer, Element};
-use crate::gemm::{Products, linear_bwd_input, linear_bwd_weight, linear_fwd};
+use crate::gemm::{Products, Write, linear_bwd_input, linear_bwd_weight, linear_fwd};
 use crate::kernel::{Kernel, Shape, Work};
 use crate::kernels::{adamw, all, embedding, norm, pointwise, rope, sums};
 use crate::{CudaError, Gpu};
@@ -268,7 +268,7 @@ fn prepare_forward<E: Element>(gpu: &Gpu, s: &Shape, rows: usize, products: Prod
     let (out, input) = (2 * s.d_ff, s.d_model);
     let (x, w, mut y) =
         (numbers::<E>(gpu, rows * input)?, numbers::<E>(gpu, out * input)?, gpu.buffer::<E>("y", rows * out)?);
-    Ok(Box::new(move |gpu| linear_fwd(gpu, products, y.view_mut(), x.view(), w.view(), input, false)))
+    Ok(Box::new(move |gpu| linear_fwd(gpu, products, y.view_mut(), x.view(), w.view(), input, Write::Scaled(1.0))))
 }
 
 fn prepare_input<E: Element>(gpu: &Gpu, s: &Shape, products: Products) -> Result<Run, CudaError> {

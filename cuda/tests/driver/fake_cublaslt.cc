@@ -97,7 +97,7 @@ Status cublasLtMatmulAlgoCheck(void*, Operation* op, Layout* a, Layout* b, Layou
 Status cublasLtMatmul(void*, Operation* op, const float* alpha, const float* A, Layout* a, const float* B, Layout* b, const float* beta,
                       const float* C, Layout* c, float* D, Layout* d, const Algorithm* algorithm, void* workspace, size_t bytes, void*) {
     uint64_t m, n, k;
-    if (!shape(op, a, b, c, m, n, k) || C != D || c != d || algorithm->data[0] != 2 || !workspace || bytes < 1000) return INVALID_VALUE;
+    if (!shape(op, a, b, c, m, n, k) || c != d || algorithm->data[0] != 2 || !workspace || bytes < 1000) return INVALID_VALUE;
     const float scale = *alpha, keep = *beta;
     const int64_t lda = a->distance, ldb = b->distance, ldc = c->distance;
     const bool turn_a = op->transpose[0], turn_b = op->transpose[1];

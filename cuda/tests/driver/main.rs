@@ -4,7 +4,7 @@
 mod recordings;
 
 use ragen_cuda::driver::{Arg, Driver, Kind, Launch, Nvidia, Source, Unit};
-use ragen_cuda::gemm::{Products, linear_bwd_input, linear_bwd_weight, linear_fwd};
+use ragen_cuda::gemm::{Products, Write, linear_bwd_input, linear_bwd_weight, linear_fwd};
 use ragen_cuda::{CudaError, Gpu};
 use std::path::Path;
 use std::process::Command;
@@ -115,18 +115,25 @@ fn products(folder: &Path) {
         let (gx, gdy, gw) =
             (gpu.upload("x", &x).unwrap(), gpu.upload("dy", &dy).unwrap(), gpu.upload("w", &w).unwrap());
         let mut y = gpu.zeros::<f32>("y", rows * out).unwrap();
-        linear_fwd(&gpu, Products::Library, y.view_mut(), gx.view(), gw.view(), input, false).unwrap();
+        linear_fwd(&gpu, Products::Library, y.view_mut(), gx.view(), gw.view(), input, Write::Scaled(1.0)).unwrap();
         let want = product(rows, out, input, &|r, l| x[r * input + l], &|l, o| w[o * input + l]);
         assert_eq!(gpu.to_vec(y.view()).unwrap(), want, "y of {rows} rows");
         // The library's products go into a recording like any other work of the stream.
         gpu.zero(y.view_mut()).unwrap();
-        let recording =
-            gpu.record(&mut || linear_fwd(&gpu, Products::Library, y.view_mut(), gx.view(), gw.view(), input, false));
+        let recording = gpu.record(&mut || {
+            linear_fwd(&gpu, Products::Library, y.view_mut(), gx.view(), gw.view(), input, Write::Scaled(1.0))
+        });
         let recording = recording.unwrap();
         assert!(gpu.to_vec(y.view()).unwrap().iter().all(|y| *y == 0.0));
         // SAFETY: all three matrices are alive, and nobody borrows them.
         unsafe { recording.replay() }.unwrap();
         assert_eq!(gpu.to_vec(y.view()).unwrap(), want, "y of {rows} rows, replayed");
+        let (z, mut sum) =
+            (gpu.upload("z", &numbers(rows * out, 2)).unwrap(), gpu.zeros::<f32>("sum", rows * out).unwrap());
+        let onto = Write::Onto(z.view());
+        linear_fwd(&gpu, Products::Library, sum.view_mut(), gx.view(), gw.view(), input, onto).unwrap();
+        let want: Vec<f32> = want.iter().zip(numbers(rows * out, 2)).map(|(sum, z)| sum + z).collect();
+        assert_eq!(gpu.to_vec(sum.view()).unwrap(), want, "z and y of {rows} rows");
         let mut dx = gpu.upload("dx", &x).unwrap();
         linear_bwd_input(&gpu, Products::Library, dx.view_mut(), gdy.view(), gw.view(), input, true).unwrap();
         let mut want = product(rows, input, out, &|r, l| dy[r * out + l], &|l, i| w[l * input + i]);
@@ -142,8 +149,9 @@ fn products(folder: &Path) {
     // A row of 5 floats is no multiple of 16 bytes: our own kernel is asked for, which the fake driver does not have.
     let (x, w) = (gpu.zeros::<f32>("x", 5).unwrap(), gpu.zeros::<f32>("w", 20).unwrap());
     let mut y = gpu.zeros::<f32>("y", 4).unwrap();
-    let error =
-        linear_fwd(&gpu, Products::Library, y.view_mut(), x.view(), w.view(), 5, false).unwrap_err().to_string();
+    let error = linear_fwd(&gpu, Products::Library, y.view_mut(), x.view(), w.view(), 5, Write::Scaled(1.0))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("gemm_nt_few"), "{error}");
 }
 

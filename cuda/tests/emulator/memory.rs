@@ -58,7 +58,7 @@ fn copies_stay_inside_a_buffer() {
 }
 
 /// One product of each arrangement against sums in f64.
-fn check_products(emulator: &Emulator, input: Kind, output: Kind, [alpha, beta]: [f32; 2]) {
+fn check_products(emulator: &Emulator, input: Kind, output: Kind, [alpha, beta]: [f32; 2], apart: bool) {
     let (m, n, k) = (5, 3, 7);
     let upload = |what: &str, data: &[f32], kind: Kind| {
         let bytes: Vec<u8> = match kind {
@@ -82,11 +82,15 @@ fn check_products(emulator: &Emulator, input: Kind, output: Kind, [alpha, beta]:
             a: (upload("a", &a, input), lda),
             b: (upload("b", &b, input), ldb),
             c: (upload("c", &c, output), ldc),
+            z: 0,
             input,
             output,
             alpha,
             beta,
         };
+        // Z is C, or another with other numbers.
+        let z = if apart { random(4, ldc * n) } else { c.clone() };
+        let product = Matmul { z: if apart { upload("z", &z, output) } else { product.c.0 }, ..product };
         // SAFETY: all matrices are at least as large as their columns' distances ask for.
         assert!(unsafe { emulator.matmul(&product) }.unwrap());
         let mut bytes = vec![0u8; ldc * n * if output == Kind::F32 { 4 } else { 2 }];
@@ -107,7 +111,8 @@ fn check_products(emulator: &Emulator, input: Kind, output: Kind, [alpha, beta]:
                     let y = b[if transpose_b { p * ldb + j } else { j * ldb + p }];
                     f64::from(round(x, input)) * f64::from(round(y, input))
                 };
-                let want = f64::from(alpha) * (0..k).map(term).sum::<f64>() + f64::from(beta * old);
+                let want =
+                    f64::from(alpha) * (0..k).map(term).sum::<f64>() + f64::from(beta * round(z[j * ldc + i], output));
                 let limit = if output == Kind::F32 { 1e-6 } else { want.abs() / 256.0 + 1e-6 };
                 assert!((f64::from(got[j * ldc + i]) - want).abs() <= limit, "{product:?}: C({i}, {j})");
             }
@@ -120,7 +125,8 @@ fn products_are_those_of_cublas() {
     let Some(emulator) = emulator() else { return };
     for factors in [[1.0, 0.0], [1.0, 1.0], [-0.75, 0.0]] {
         for (input, output) in [(Kind::F32, Kind::F32), (Kind::Bf16, Kind::Bf16), (Kind::Bf16, Kind::F32)] {
-            check_products(&emulator, input, output, factors);
+            check_products(&emulator, input, output, factors, false);
+            check_products(&emulator, input, output, factors, true);
         }
     }
 }
@@ -137,6 +143,7 @@ fn a_product_without_a_library_is_left_to_us() {
         a: (0, 1),
         b: (0, 1),
         c: (0, 1),
+        z: 0,
         input: Kind::F32,
         output: Kind::F32,
         alpha: 1.0,

@@ -78,6 +78,7 @@ fn work_is_done_when_it_is_replayed() {
         a: (address, 2),
         b: (address + 16, 2),
         c: (bench.x, 2),
+        z: bench.x,
         input: Kind::F32,
         output: Kind::F32,
         alpha: 1.0,

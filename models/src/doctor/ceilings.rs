@@ -1,7 +1,7 @@
 //! What a GPU reaches at best, measured: a long copy and a large product by the library. Kernels are held against these two.
 
 use crate::random::Key;
-use ragen_cuda::gemm::{Products, linear_fwd};
+use ragen_cuda::gemm::{Products, Write, linear_fwd};
 use ragen_cuda::{CudaError, Element, Gpu};
 
 /// Bytes of the copy, and side of the square product, that a GPU is measured with: more than its caches hold.
@@ -24,7 +24,7 @@ pub fn copy_rate(gpu: &Gpu, bytes: usize) -> Result<Option<f64>, CudaError> {
 pub fn product_rate<E: Element>(gpu: &Gpu, n: usize) -> Result<Option<f64>, CudaError> {
     let (a, b) = (gpu.upload("A", &numbers::<E>(1, n * n))?, gpu.upload("B", &numbers::<E>(2, n * n))?);
     let mut c = gpu.buffer::<E>("C", n * n)?;
-    let mut product = || linear_fwd(gpu, Products::Library, c.view_mut(), a.view(), b.view(), n, false);
+    let mut product = || linear_fwd(gpu, Products::Library, c.view_mut(), a.view(), b.view(), n, Write::Scaled(1.0));
     let time = milliseconds(gpu, &mut product)?;
     Ok(time.map(|ms| 2.0 * (n as f64).powi(3) / ms / 1e9))
 }

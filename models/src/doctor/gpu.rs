@@ -9,7 +9,7 @@ use crate::gpu::{Precision, Products};
 use crate::simd::Isa;
 use crate::transformer;
 use half::bf16;
-use ragen_cuda::gemm::{linear_bwd_input, linear_fwd};
+use ragen_cuda::gemm::{Write, linear_bwd_input, linear_fwd};
 use ragen_cuda::kernels::{Shape, Work};
 use ragen_cuda::trial::trials;
 use ragen_cuda::{CudaError, Element, Gpu};
@@ -171,7 +171,7 @@ fn forward<E: Number, C: Element>(
     let mut y = gpu.buffer::<C>("y", rows * out)?;
     let mut run = |from: usize, n: usize| {
         let x = on_x.slice(from * input..(from + n) * input);
-        linear_fwd(gpu, products, y.slice_mut(0..n * out), x, on_w.view(), input, false)?;
+        linear_fwd(gpu, products, y.slice_mut(0..n * out), x, on_w.view(), input, Write::Scaled(1.0))?;
         gpu.to_vec(y.slice(0..n * out))
     };
     let whole = compare(rows, out, &mut run, seen)?;

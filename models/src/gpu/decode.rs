@@ -10,7 +10,7 @@ use super::{Attend, GpuTransformer, Precision};
 use crate::kv_cache::{PageCopy, PageTable};
 use crate::ops::attention::PAGE;
 use crate::transformer::Append;
-use ragen_cuda::gemm::linear_fwd;
+use ragen_cuda::gemm::{Write, linear_fwd};
 use ragen_cuda::kernels::attention::{CachedTables, Extension};
 use ragen_cuda::kernels::embedding::embedding_fwd;
 use ragen_cuda::kernels::norm::{Layout, rmsnorm_fwd};
@@ -232,7 +232,15 @@ impl<E: Precision> GpuTransformer<E> {
         let (gain, eps) = (self.weights(&self.final_norm), self.config.norm_eps as f32);
         rmsnorm_fwd(gpu, to, d, rstd, last, gain, eps, Layout::plain(n, d))?;
         let logits = logits.slice_mut(first * vocab..(first + n) * vocab);
-        linear_fwd(gpu, self.products, logits, normed.slice(0..n * d), self.weights(&self.lm_head), d, false)
+        linear_fwd(
+            gpu,
+            self.products,
+            logits,
+            normed.slice(0..n * d),
+            self.weights(&self.lm_head),
+            d,
+            Write::Scaled(1.0),
+        )
     }
 
     /// The logits that the last [`GpuTransformer::extend`] left in `space`, `[sequences, vocab]`: for inspection and tests; sampling never

@@ -3,7 +3,7 @@
 use super::{Activations, Batch, GpuTransformer, Precision};
 use crate::config::Config;
 use crate::ops::head::{PerTarget, Target};
-use ragen_cuda::gemm::{linear_bwd_input, linear_bwd_weight, linear_fwd};
+use ragen_cuda::gemm::{Write, linear_bwd_input, linear_bwd_weight, linear_fwd};
 use ragen_cuda::kernels::embedding::{RowsByToken, embedding_fwd, gather_bwd};
 use ragen_cuda::kernels::head::{self, Kept, STATS, Seeds, Targets};
 use ragen_cuda::kernels::norm::{Layout, rmsnorm_bwd, rmsnorm_fwd};
@@ -188,7 +188,7 @@ impl<E: Precision> GpuTransformer<E> {
         let (gpu, d, vocab) = (&self.gpu, self.config.d_model, self.config.vocab);
         self.final_hidden(head, out, packed_rows, chunk, n)?;
         let (normed, w) = (head.normed.slice(0..n * d), self.weights(&self.lm_head));
-        linear_fwd(gpu, self.products, head.logits.slice_mut(0..n * vocab), normed, w, d, false)?;
+        linear_fwd(gpu, self.products, head.logits.slice_mut(0..n * vocab), normed, w, d, Write::Scaled(1.0))?;
         let (logp, entropy) = (head.logp.slice_mut(0..n), head.entropy.slice_mut(0..n));
         let (stats, logits) = (head.stats.slice_mut(0..n * STATS), head.logits.slice(0..n * vocab));
         head::head_fwd::<E>(gpu, logp, entropy, stats, logits, chunk.targets(), temperature, vocab)

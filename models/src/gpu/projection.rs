@@ -72,7 +72,8 @@ impl<E: Precision> GpuTransformer<E> {
         low: &mut Low<E>,
     ) -> Result<(), CudaError> {
         let Projection { weight, input, adapters } = projection;
-        linear_fwd(&self.gpu, self.products, y.reborrow(), x, self.weights(weight), *input, accumulate)?;
+        let write = if accumulate { Write::Add } else { Write::Scaled(1.0) };
+        linear_fwd(&self.gpu, self.products, y.reborrow(), x, self.weights(weight), *input, write)?;
         let (rows, out) = (x.len() / input, weight.len() / input);
         let Some(lora) = self.lora.as_ref().filter(|lora| lora.active && rows > 0) else { return Ok(()) };
         for Place { columns, a, b } in adapters {

@@ -26,9 +26,11 @@ fn products<E: Precision>(by: Products) {
             linear::linear_bwd_weight(&cpu(), &mut dw, &dy, &x, &layer);
 
             let (x, w, dy) = (upload::<E>(gpu, &x), upload::<E>(gpu, &w), upload::<E>(gpu, &dy));
-            linear_fwd(gpu, by, y_got.view_mut(), x.view(), w.view(), input, accumulate).unwrap();
+            let write = if accumulate { Write::Add } else { Write::Scaled(1.0) };
+            linear_fwd(gpu, by, y_got.view_mut(), x.view(), w.view(), input, write).unwrap();
             assert_near(&what("linear_fwd"), &download(gpu, &y_got), &y, E::NMSE);
-            linear_fwd(gpu, by, logits.view_mut(), x.view(), w.view(), input, accumulate).unwrap();
+            let write = if accumulate { Write::Add } else { Write::Scaled(1.0) };
+            linear_fwd(gpu, by, logits.view_mut(), x.view(), w.view(), input, write).unwrap();
             assert_near(&what("linear_fwd in f32"), &download(gpu, &logits), &y, f32::NMSE);
             linear_bwd_input(gpu, by, dx_got.view_mut(), dy.view(), w.view(), input, accumulate).unwrap();
             assert_near(&what("linear_bwd_input"), &download(gpu, &dx_got), &dx, E::NMSE);
@@ -61,16 +63,14 @@ fn columns<E: Precision>(by: Products) {
     let Some(gpu) = gpu() else { return };
     let (row_a, row_b, row_c) = (120, 56, 88);
     for [m, n, k] in [[1, 1, 1], [5, 40, 24], [70, 33, 17], [130, 72, 96]] {
-        for write in [Write::Scaled(1.0), Write::Scaled(-0.375), Write::Add] {
+        for (alpha, adds) in [(1.0, false), (-0.375, false), (1.0, true)] {
             let (a, b, c) = (random::<E>(1, m * row_a), random::<E>(2, k * 2 * row_b), random::<E>(3, m * row_c));
             let (mut want, mut got) = (c.clone(), upload::<E>(gpu, &c));
             for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
                 let sum: f64 =
                     (0..k).map(|l| f64::from(a[i * row_a + 16 + l]) * f64::from(b[l * 2 * row_b + 8 + j])).sum();
-                want[i * row_c + 8 + j] = match write {
-                    Write::Scaled(alpha) => (f64::from(alpha) * sum) as f32,
-                    Write::Add => (f64::from(c[i * row_c + 8 + j]) + sum) as f32,
-                };
+                let held = if adds { f64::from(c[i * row_c + 8 + j]) } else { 0.0 };
+                want[i * row_c + 8 + j] = (held + f64::from(alpha) * sum) as f32;
             }
             let (a, b) = (upload::<E>(gpu, &a), upload::<E>(gpu, &b));
             let (a, b) = (a.slice(16..a.len()), b.slice(8..b.len()));
@@ -78,17 +78,17 @@ fn columns<E: Precision>(by: Products) {
             // The same with C in f32, whatever the operands are.
             let mut floats = upload::<f32>(gpu, &c);
             let to = MatrixMut::rows(floats.slice_mut(8..m * row_c), row_c);
-            gemm(gpu, by, [m, n, k], a, b, to, write).unwrap();
+            gemm(gpu, by, [m, n, k], a, b, to, if adds { Write::Add } else { Write::Scaled(alpha) }).unwrap();
             assert_near(
-                &format!("{m} x {n} x {k} in f32 by {by:?}, {write:?}"),
+                &format!("{m} x {n} x {k} in f32 by {by:?}, {alpha}, {adds}"),
                 &download(gpu, &floats),
                 &want,
                 f32::NMSE,
             );
             let to = MatrixMut::rows(got.slice_mut(8..m * row_c), row_c);
-            gemm(gpu, by, [m, n, k], a, b, to, write).unwrap();
+            gemm(gpu, by, [m, n, k], a, b, to, if adds { Write::Add } else { Write::Scaled(alpha) }).unwrap();
             let got = download(gpu, &got);
-            assert_near(&format!("{m} x {n} x {k} by {by:?}, {write:?}"), &got, &want, E::NMSE);
+            assert_near(&format!("{m} x {n} x {k} by {by:?}, {alpha}, {adds}"), &got, &want, E::NMSE);
             let between = |x: &[f32]| -> Vec<f32> {
                 x.chunks(row_c).flat_map(|row| [&row[..8], &row[8 + n..]].concat()).collect()
             };
@@ -105,6 +105,38 @@ fn products_of_columns_with_a_factor_leave_the_others_alone() {
     }
 }
 
+/// C = Z + A·B is what it would be with Z copied into C before, in every bit; Z and what lies between the rows stay.
+fn onto<E: Precision, C: Precision>(by: Products) {
+    let Some(gpu) = gpu() else { return };
+    let (row, row_c) = (40, 88);
+    for [m, n, k] in [[1, 1, 1], [5, 40, 24], [70, 33, 17], [130, 72, 31]] {
+        let (a, b) = (upload::<E>(gpu, &random::<E>(1, m * row)), upload::<E>(gpu, &random::<E>(2, n * row)));
+        let (z, old) = (random::<C>(3, m * row_c), random::<C>(4, m * row_c));
+        let (mut copied, on_z, mut c) = (upload::<C>(gpu, &z), upload::<C>(gpu, &z), upload::<C>(gpu, &old));
+        let all = 8..m * row_c;
+        for (to, write) in [(&mut copied, Write::Add), (&mut c, Write::Onto(on_z.slice(all.clone())))] {
+            let (a, b) = (Matrix::rows(a.view(), row), Matrix::transposed(b.view(), row));
+            gemm(gpu, by, [m, n, k], a, b, MatrixMut::rows(to.slice_mut(all.clone()), row_c), write).unwrap();
+        }
+        let (copied, c) = (download(gpu, &copied), download(gpu, &c));
+        let written = |i: usize| (8..8 + n).contains(&(i % row_c));
+        for i in 0..m * row_c {
+            assert_eq!(c[i], if written(i) { copied[i] } else { old[i] }, "element {i} of {m} x {n} x {k} by {by:?}");
+        }
+        assert_eq!(download(gpu, &on_z), z, "what is read stays");
+        assert_ne!(copied, z, "there is something to add");
+    }
+}
+
+#[test]
+fn a_product_onto_another_matrix_is_that_onto_its_copy() {
+    for by in [Products::Invariant, Products::Library] {
+        onto::<f32, f32>(by);
+        onto::<bf16, bf16>(by);
+        onto::<bf16, f32>(by);
+    }
+}
+
 /// 150 rows go through large tiles, one and 40 rows through small ones.
 fn alone_and_together<E: Precision>() {
     let Some(gpu) = gpu() else { return };
@@ -113,7 +145,7 @@ fn alone_and_together<E: Precision>() {
     let y = |first: usize, rows: usize| {
         let mut y = gpu.buffer::<f32>("y", rows * out).unwrap();
         let x = upload::<E>(gpu, &x[first * input..][..rows * input]);
-        linear_fwd(gpu, Products::Invariant, y.view_mut(), x.view(), w.view(), input, false).unwrap();
+        linear_fwd(gpu, Products::Invariant, y.view_mut(), x.view(), w.view(), input, Write::Scaled(1.0)).unwrap();
         download(gpu, &y)
     };
     let all = y(0, rows);

@@ -3,8 +3,8 @@
 use crate::driver::{Kind, Matmul};
 use half::bf16;
 
-/// (name, address, bytes) of A, B and C: from the first element to the last.
-pub fn extents(p: &Matmul) -> [(&'static str, u64, usize); 3] {
+/// (name, address, bytes) of A, B, Z and C: from the first element to the last.
+pub fn extents(p: &Matmul) -> [(&'static str, u64, usize); 4] {
     let extent = |rows: usize, columns: usize, stride: usize, kind: Kind| {
         if rows == 0 || columns == 0 { 0 } else { ((columns - 1) * stride + rows) * kind.bytes() }
     };
@@ -13,6 +13,7 @@ pub fn extents(p: &Matmul) -> [(&'static str, u64, usize); 3] {
     [
         ("matmul of A", p.a.0, extent(a_rows, a_columns, p.a.1, p.input)),
         ("matmul of B", p.b.0, extent(b_rows, b_columns, p.b.1, p.input)),
+        ("matmul of Z", p.z, if p.beta == 0.0 { 0 } else { extent(p.m, p.n, p.c.1, p.output) }),
         ("matmul of C", p.c.0, extent(p.m, p.n, p.c.1, p.output)),
     ]
 }
@@ -41,7 +42,7 @@ unsafe fn gather((address, stride): (u64, usize), rows: usize, k: usize, k_insid
     (0..rows * k).map(|j| unsafe { get(address, place(j / k, j % k), kind) }).collect()
 }
 
-/// C = alpha · op(A) · op(B) + beta · C: each element one chain of fused multiply-adds in f32, k ascending from 0, then alpha, then C is added.
+/// C = alpha · op(A) · op(B) + beta · Z: each element one chain of fused multiply-adds in f32, k ascending from 0, then alpha, then Z is added.
 ///
 /// # Safety
 /// The matrices are memory of at least the stated shapes.
@@ -57,7 +58,7 @@ pub unsafe fn multiply(p: &Matmul) {
             // SAFETY: the caller's promise.
             unsafe {
                 if p.beta != 0.0 {
-                    sum += p.beta * get(p.c.0, index, p.output);
+                    sum += p.beta * get(p.z, index, p.output);
                 }
                 match p.output {
                     Kind::F32 => *(p.c.0 as *mut f32).add(index) = sum,
