@@ -9,6 +9,7 @@
 use crate::collapse::CollapseConfig;
 use crate::estimator::AlgorithmConfig;
 use crate::filter::FilterConfig;
+use crate::guards::GuardsConfig;
 use crate::objective::LossConfig;
 use crate::policy::Sampling;
 use crate::reward::RewardConfig;
@@ -44,6 +45,8 @@ pub struct Config {
     pub optim: Optim,
     /// The collapse detector.
     pub collapse: CollapseConfig,
+    /// Signs that the run has gone wrong, and what is done about them.
+    pub guards: GuardsConfig,
     /// Validation during training.
     pub val: Val,
     /// When to save.
@@ -66,6 +69,7 @@ impl Default for Config {
             update: Update::default(),
             optim: Optim::default(),
             collapse: CollapseConfig::default(),
+            guards: GuardsConfig::default(),
             val: Val::default(),
             checkpoint: Checkpoint::default(),
             warmstart: Warmstart::default(),

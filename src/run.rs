@@ -333,8 +333,15 @@ impl RunDir {
     ///
     /// **Errors** [`RunError::NoCheckpoint`] if none is whole.
     pub fn newest_checkpoint(&self) -> Result<Saved, RunError> {
+        self.newest_checkpoint_before(u64::MAX)
+    }
+
+    /// As [`RunDir::newest_checkpoint`], of a step before `before`.
+    ///
+    /// **Errors** [`RunError::NoCheckpoint`] if none is whole.
+    pub fn newest_checkpoint_before(&self, before: u64) -> Result<Saved, RunError> {
         let mut skipped = Vec::new();
-        for (step, path) in self.steps()?.into_iter().rev() {
+        for (step, path) in self.steps()?.into_iter().rev().filter(|(step, _)| *step < before) {
             match load(&path) {
                 Ok((found, state)) if found == step => return Ok(Saved { step, path, state, skipped }),
                 Ok((found, _)) => skipped.push(format!("{}: {STATE} is of step {found}", path.display())),

@@ -9,6 +9,7 @@ use crate::env_manager::metrics::Metrics;
 use crate::env_manager::{EnvManager, EnvManagerError, excluded_states, validation_sets};
 use crate::eval::{Evaluation, evaluate};
 use crate::filter::filter;
+use crate::guards::{Action, Alarm};
 use crate::policy::Policy;
 use crate::update::update;
 use ragen_envs::Mode;
@@ -82,25 +83,72 @@ impl Trainer {
             for notice in &report.notices {
                 journal.notice(step, notice)?;
             }
+            let mut stopped = self.state.why_stop(&self.config);
+            let mut went_back = false;
+            if let Some(alarm) = &report.alarm {
+                (stopped, went_back) = self.heed(alarm, policy, journal)?;
+            }
             let interrupted = journal.is_interrupted().then_some(Stopped::Interrupted);
-            summary.stopped = self.state.why_stop(&self.config).or(interrupted);
             // An interrupted run goes on later, so it validates where an uninterrupted one would, and nowhere else.
-            let is_last =
-                step == self.config.run.steps || summary.stopped.is_some_and(|why| why != Stopped::Interrupted);
+            let mut is_last = step == self.config.run.steps || stopped.is_some();
             let is_due = |every: u64| every > 0 && step.is_multiple_of(every);
             let validates_last = is_last && (self.config.val.every > 0 || self.config.val.before_train);
             if validates_last || is_due(self.config.val.every) {
-                let evaluation = self.validate(policy, is_last)?;
+                let mut evaluation = self.validate(policy, is_last)?;
+                let success = evaluation.tags.iter().map(|(tag, score)| (tag.as_str(), score.success));
+                let alarm = self.state.guards.after_validation(step, success, &self.config.guards);
+                let alarm = alarm.filter(|_| !is_last);
+                if let Some(Alarm { guard, action: Action::Stop, .. }) = alarm {
+                    evaluation.metrics.insert(format!("early_stopped/{}", guard.name()), 1.0);
+                }
                 journal.validation(step, &evaluation)?;
+                if let Some(alarm) = alarm {
+                    journal.notice(step, &alarm.text)?;
+                    if alarm.action.intervenes() {
+                        (stopped, went_back) = self.heed(&alarm, policy, journal)?;
+                        is_last |= stopped.is_some();
+                    }
+                }
                 summary.after = is_last.then_some(evaluation);
             }
+            summary.stopped = stopped.or(interrupted);
+            // A stop never skips the checkpoint, and one is due where the run went back, so that it is not gone back behind again.
             let saves_last = is_last && self.config.checkpoint.every > 0;
-            if interrupted.is_some() || saves_last || is_due(self.config.checkpoint.every) {
+            if interrupted.is_some() || saves_last || went_back || is_due(self.config.checkpoint.every) {
                 self.state.envs = self.train_envs.state;
                 journal.checkpoint(step, policy, &self.state)?;
             }
         }
         Ok(summary)
+    }
+
+    /// Does what a guard asks for: a reason to stop, or that the run went back.
+    fn heed<P: Policy>(
+        &mut self,
+        alarm: &Alarm,
+        policy: &mut P,
+        journal: &mut dyn Journal<P>,
+    ) -> Result<(Option<Stopped>, bool), TrainError> {
+        let (step, stop) = (self.state.step, Some(Stopped::Guard(alarm.guard)));
+        if alarm.action == Action::Stop {
+            return Ok((stop, false));
+        }
+        if self.state.guards.rollbacks >= self.config.guards.max_rollbacks {
+            journal
+                .notice(step, &format!("step {step}: it went back guards.max_rollbacks times already, so it stops"))?;
+            return Ok((stop, false));
+        }
+        let Some(state) = journal.go_back(policy, alarm.since)? else {
+            let since = alarm.since;
+            journal
+                .notice(step, &format!("step {step}: there is no checkpoint from before step {since}, so it stops"))?;
+            return Ok((stop, false));
+        };
+        journal
+            .notice(step, &format!("step {step}: back to the checkpoint of step {}, and on from there", state.step))?;
+        self.train_envs.state = state.envs;
+        self.state.go_back(state, step);
+        Ok((None, true))
     }
 
     /// One training step.
@@ -131,19 +179,31 @@ impl Trainer {
         metrics.extend(filtered.metrics.iter().cloned());
         seconds.lap("filter");
 
-        let prepared = batch::prepare(policy, &rollout.trajectories, &filtered.rows, &config)?;
+        let mut alarms = self.state.watch_rollout(step, &rollout, &filtered, &config, &mut metrics);
+        // Rewards that no longer differ, or responses that say nothing, are not trained on if that is to be stopped.
+        let is_halted = alarms.iter().any(|alarm| alarm.action.intervenes());
+        let prepared = match is_halted {
+            true => batch::Prepared::default(),
+            false => batch::prepare(policy, &rollout.trajectories, &filtered.rows, &config)?,
+        };
         metrics.extend(prepared.metrics);
         seconds.lap("score");
 
-        self.state.count_empty(prepared.batch.rows.is_empty(), &mut metrics);
+        if !is_halted {
+            self.state.count_empty(prepared.batch.rows.is_empty(), &config, &mut metrics);
+        }
         if !prepared.batch.rows.is_empty() {
             let lr = config.optim.schedule(config.run.steps).lr(step - 1);
             metrics.extend(update(policy, &prepared.batch, &config.update, sampling.temperature, lr)?);
         }
+        alarms.extend(self.state.watch_update(step, &config, &mut metrics));
+        notices.extend(alarms.iter().map(|alarm| alarm.text.clone()));
+        // Going back comes before stopping.
+        let alarm = alarms.into_iter().filter(|alarm| alarm.action.intervenes()).max_by_key(|alarm| alarm.action);
         seconds.lap("update");
         let trained_tokens = prepared.batch.old_logp.len();
         let (advantages, kept) = (prepared.advantages, filtered.rows.into_iter().collect::<BTreeSet<_>>());
-        Ok(StepReport { step, metrics, notices, seconds, trained_tokens, advantages, kept, rollout })
+        Ok(StepReport { step, metrics, notices, alarm, seconds, trained_tokens, advantages, kept, rollout })
     }
 
     /// Plays the validation levels, all of them or those of validations in between.

@@ -505,3 +505,51 @@ fn the_other_commands() {
     assert!(out.contains("[rollout]") && out.contains("are trained on"), "{out}");
     assert!(!place.path("runs").exists(), "inspect leaves nothing");
 }
+
+/// A guard takes a run back, with a value model and a reference, and with adapters; cut off before or after, it goes the same way.
+#[test]
+fn a_run_that_goes_back_is_resumed_exactly() {
+    let place = Place::new();
+    let common = [
+        "train",
+        "frozen_lake",
+        "--quiet",
+        "env.train.groups=6",
+        "env.train.group_size=4",
+        "run.steps=8",
+        "val.every=0",
+        "val.before_train=false",
+        "collapse.every=4",
+        "checkpoint.every=1",
+        "checkpoint.keep=0",
+        "guards.reward=rollback",
+        "guards.reward_window=1",
+        "guards.reward_share=1",
+        "update.loss.kl.coef=0.01",
+    ];
+    let value = ["algorithm.estimator=gae", "model.value_model=true", "model.value_lr_factor=2"];
+    for (name, more) in [("value", value.as_slice()), ("adapters", &["model.lora.rank=4"])] {
+        place.check(0, &[&common, more, &["--run", name]].concat());
+        let text = fs::read_to_string(place.path(name).join("notices.jsonl")).unwrap();
+        let notices: Vec<Value> = text.lines().map(|line| json(Some(line))).collect();
+        let back = notices.iter().find(|notice| notice["text"].as_str().unwrap().contains("back to the checkpoint"));
+        let back = back.unwrap_or_else(|| panic!("{text}"))["step"].as_u64().unwrap();
+        for from in [back - 1, back] {
+            let cut = format!("{name}-{from}");
+            for (file, bytes) in files(&place.path(name)) {
+                let step = file.strip_prefix("checkpoints/step-").and_then(|rest| rest[..6].parse::<u64>().ok());
+                if step.is_none_or(|step| step <= from) {
+                    let path = place.path(&cut).join(&file);
+                    fs::create_dir_all(path.parent().unwrap()).unwrap();
+                    fs::write(path, bytes).unwrap();
+                }
+            }
+            place.check(0, &["train", "--resume", "--quiet", "--run", &cut]);
+            assert_equal_runs(&place.path(name), &place.path(&cut));
+        }
+    }
+    let (_, err) = place.check(2, &["train", "guards.kl=rollback", "checkpoint.keep=1", "guards.entropy=rolback"]);
+    says(&err, &["guards.entropy: expected one of off, warn, stop, rollback"]);
+    let (_, err) = place.check(2, &["train", "guards.kl=rollback", "checkpoint.keep=1", "gradient_analysis.only=true"]);
+    says(&err, &["guards.kl: is \"rollback\", but checkpoint.keep is 1", "gradient_analysis.only: is on"]);
+}

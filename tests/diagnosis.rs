@@ -5,9 +5,10 @@ mod tiny_model;
 
 use ragen::collapse::Regime;
 use ragen::config::Config;
+use ragen::guards::{Action, Guard};
 use ragen::policy::model::Model;
 use ragen::policy::*;
-use ragen::train::Trainer;
+use ragen::train::{Stopped, Trainer};
 use ragen_envs::Mode;
 use ragen_models::device::Cpu;
 use ragen_models::optim::AdamWSettings;
@@ -316,4 +317,157 @@ fn a_prompt_is_computed_once_and_changes_no_bit() {
     policy.share_prefix = false;
     assert_eq!(bits(policy.score(Weights::Policy, &rows, 1.0).unwrap()), together);
     assert_eq!(policy.tokens_to_score(&rows).unwrap(), 30 * 60 + 5 * n_reasoning);
+}
+
+/// A policy of doors that learns, and a trainer of it.
+fn learner(config: &Config) -> (tabular::Tabular, Trainer) {
+    let mut trainer = doors(config);
+    trainer.val_envs = Doors::default().manage(4, 16, Mode::Val);
+    (tabular::Tabular::new(only(&["ĠUp", "ĠDown", "ĠLeft", "ĠRight", "</answer>"])), trainer)
+}
+
+fn learning() -> Config {
+    let mut config = config();
+    config.rollout.think = false;
+    config.rollout.response_tokens = 2;
+    config.collapse.every = 0;
+    config.optim.lr = 20.0;
+    config.run.steps = 12;
+    config.checkpoint.every = 2;
+    config.checkpoint.keep = 0;
+    config.val.every = 5;
+    config
+}
+
+/// The entropy of two doors falls below 0.3 nats by itself: a floor there stops the run, which is validated and saved all the same.
+#[test]
+fn a_guard_stops_the_run_at_its_step_and_the_run_is_saved_and_validated() {
+    let mut config = learning();
+    config.guards.entropy = Action::Stop;
+    config.guards.entropy_floor = 0.3;
+    config.run.steps = 60;
+    config.checkpoint.every = 50;
+    config.val.every = 50;
+    let (mut policy, mut trainer) = learner(&config);
+    let mut journal = Memory::new();
+    let summary = trainer.run(&mut policy, &mut journal).unwrap();
+    assert_eq!(summary.stopped, Some(Stopped::Guard(Guard::Entropy)));
+    let low = |metrics: &&std::collections::BTreeMap<String, f64>| metrics["policy/entropy_loss"] < 0.3;
+    let first = journal.metrics.iter().position(|metrics| low(&metrics)).unwrap();
+    assert_eq!(journal.metrics.len(), first + 3, "three steps in a row");
+    assert_eq!(summary.step as usize, first + 3);
+    assert_eq!(journal.metrics[first + 2]["early_stopped/entropy_floor"], 1.0);
+    assert_eq!(journal.metrics[first + 2]["guards/entropy_streak"], 3.0);
+    assert!(journal.checkpoints.contains_key(&summary.step) && journal.checkpoints.len() == 1);
+    assert_eq!(journal.validations.last().unwrap().0, summary.step);
+    assert!(summary.after.is_some() && journal.notices.len() == 1);
+
+    config.guards.entropy = Action::Warn;
+    config.run.steps = first as u64 + 8;
+    let (mut policy, mut trainer) = learner(&config);
+    let mut warned = Memory::new();
+    assert_eq!(trainer.run(&mut policy, &mut warned).unwrap().stopped, None);
+    assert_eq!(warned.notices, journal.notices, "once, at the same step, in the same words");
+    assert_eq!(warned.lines[..first + 2], journal.lines[..first + 2]);
+}
+
+/// Rolled back, a run has the weights of the checkpoint before the streak, goes on with other random numbers, and stops when it may
+/// not go back again; all of it twice the same, and resumed from any checkpoint as well.
+#[test]
+fn a_guard_takes_the_run_back_and_resume_goes_the_same_way() {
+    let mut config = learning();
+    config.guards.entropy = Action::Rollback;
+    config.guards.entropy_floor = 1.2;
+    config.run.steps = 30;
+    let run = || {
+        let (mut policy, mut trainer) = learner(&config);
+        let mut journal = Memory::new();
+        let summary = trainer.run(&mut policy, &mut journal).unwrap();
+        (summary, journal, policy)
+    };
+    let (summary, journal, _) = run();
+    assert_eq!(summary.stopped, Some(Stopped::Guard(Guard::Entropy)), "{:?}", journal.notices);
+    let back: Vec<&(u64, String)> = journal.notices.iter().filter(|(_, text)| text.contains("back to the")).collect();
+    let [(first, text), (second, _)] = back[..] else { panic!("{:?}", journal.notices) };
+    let since = first - 2;
+    let target = (since - 1) / 2 * 2;
+    assert!(text.contains(&format!("checkpoint of step {target},")), "{text}");
+    // The checkpoint that is made where it went back is the one it went back to, but for the count.
+    let ((then, before), (now, after)) = (&journal.checkpoints[&target], &journal.checkpoints[first]);
+    assert_eq!(format!("{then:?}"), format!("{now:?}"));
+    assert_eq!((after.step, after.guards.rollbacks, after.envs), (*first, 1, before.envs));
+    // The same levels, played otherwise.
+    let step = |n: u64| serde_json::from_str::<serde_json::Value>(&journal.lines[n as usize - 1]).unwrap();
+    let (once, again) = (step(target + 1), step(first + 1));
+    let seeds =
+        |line: &serde_json::Value| line[2].as_array().unwrap().iter().map(|t| t["seed"].clone()).collect::<Vec<_>>();
+    let said =
+        |line: &serde_json::Value| line[2].as_array().unwrap().iter().map(|t| t["ids"].clone()).collect::<Vec<_>>();
+    assert!(seeds(&once) == seeds(&again) && said(&once) != said(&again));
+    assert_eq!(journal.metrics[*first as usize]["guards/rollbacks"], 1.0);
+    assert!(journal.notices.last().unwrap().1.contains("max_rollbacks") && second > first);
+    assert!(journal.checkpoints.contains_key(&summary.step));
+    // A validation that was due on the way was made.
+    assert!(journal.validations.iter().any(|(step, _)| *step == 5));
+
+    let (_, other, _) = run();
+    assert_eq!((&other.lines, &other.notices), (&journal.lines, &journal.notices));
+    for from in journal.checkpoints.keys().filter(|step| **step < summary.step) {
+        let (mut policy, state) = journal.checkpoints[from].clone();
+        let (_, mut trainer) = learner(&config);
+        trainer.resume(serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap());
+        let mut rest = Memory::new();
+        rest.checkpoints = journal.checkpoints.range(..=from).map(|(step, saved)| (*step, saved.clone())).collect();
+        trainer.run(&mut policy, &mut rest).unwrap();
+        assert_eq!(rest.lines, journal.lines[*from as usize..], "resumed from {from}");
+    }
+}
+
+#[test]
+fn without_a_checkpoint_to_go_back_to_the_run_stops() {
+    let mut config = learning();
+    config.guards.entropy = Action::Rollback;
+    config.guards.entropy_floor = 5.0;
+    let (mut policy, mut trainer) = learner(&config);
+    let mut journal = Memory::new();
+    let summary = trainer.run(&mut policy, &mut journal).unwrap();
+    assert_eq!((summary.step, summary.stopped), (3, Some(Stopped::Guard(Guard::Entropy))));
+    assert!(journal.notices[1].1.contains("no checkpoint from before step 1"), "{:?}", journal.notices);
+}
+
+/// Says the same token over and over; its rewards never differ either.
+#[test]
+fn a_policy_that_repeats_itself_is_stopped_before_it_is_trained() {
+    let mut config = learning();
+    config.guards.degenerate = Action::Stop;
+    config.rollout.response_tokens = 12;
+    let (_, mut trainer) = learner(&config);
+    let mut policy = tabular::Tabular::new(only(&["ĠUp"]));
+    let mut journal = Memory::new();
+    let summary = trainer.run(&mut policy, &mut journal).unwrap();
+    assert_eq!((summary.step, summary.stopped), (3, Some(Stopped::Guard(Guard::Degenerate))));
+    assert_eq!(journal.metrics[0]["guards/degenerate_share"], 1.0);
+    assert!(journal.metrics[1].contains_key("update/lr") && !journal.metrics[2].contains_key("update/lr"));
+    assert_eq!(journal.metrics[2]["early_stopped/degenerate_output"], 1.0);
+    assert!(journal.checkpoints.contains_key(&3) && journal.validations.last().unwrap().0 == 3);
+}
+
+/// No level is ever solved: the fifth validation on the way stops the run, which is saved.
+#[test]
+fn validations_without_success_stop_the_run() {
+    let mut config = learning();
+    config.optim.lr = 0.0;
+    config.val.every = 2;
+    config.val.before_train = true;
+    config.run.steps = 40;
+    config.checkpoint.every = 100;
+    let (_, mut trainer) = learner(&config);
+    let mut policy = tabular::Tabular::new(only(&["ĠUp", "</answer>"]));
+    let mut journal = Memory::new();
+    let summary = trainer.run(&mut policy, &mut journal).unwrap();
+    assert_eq!((summary.step, summary.stopped), (10, Some(Stopped::Guard(Guard::Success))));
+    assert_eq!(journal.validations.len(), 6);
+    assert!(summary.after.is_some() && journal.checkpoints.contains_key(&10));
+    let after = summary.after.unwrap();
+    assert_eq!(after.metrics["early_stopped/low_validation_success"], 1.0);
 }

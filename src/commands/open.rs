@@ -480,11 +480,32 @@ pub fn restore(
     config: &Config,
     source: Source,
     recompute: bool,
-    mut saved: Saved,
+    saved: Saved,
 ) -> Result<(Opened, TrainState), Failure> {
-    let broken = |why: &str| Failure::Run(format!("{}: {why}", saved.path.display()));
     let mut opened = source.assemble(config, &config.optim, recompute)?;
-    let policy = &mut opened.policy;
+    let state = take_up(config, &mut opened.policy, saved)?;
+    Ok((opened, state))
+}
+
+/// Puts a checkpoint's weights, optimiser and all else into a policy that is there already; the trainer's state of it.
+pub fn go_back(config: &Config, policy: &mut Model, saved: Saved) -> Result<TrainState, Failure> {
+    let Source { adapters, weights, shape, .. } = Source::open_kept(&saved.path)?;
+    let params = match (adapters, weights) {
+        (Some(adapters), _) => load_adapters(&shape, adapters)?.1,
+        (None, Weights::Kept(kept)) => kept.load().map_err(|e| Failure::Run(e.to_string()))?.params,
+        (None, Weights::Fresh(seed)) => Transformer::initial(&shape, seed),
+    };
+    let failed = |e: EngineError| Failure::Run(e.to_string());
+    if policy.trained().map_err(failed)?.table != params.table {
+        return Err(Failure::Run(format!("{} holds a model of another shape", saved.path.display())));
+    }
+    policy.set_trained(params).map_err(failed)?;
+    take_up(config, policy, saved)
+}
+
+/// Puts what lies beside a checkpoint's weights into a policy that has them; the trainer's state of it.
+fn take_up(config: &Config, policy: &mut Model, mut saved: Saved) -> Result<TrainState, Failure> {
+    let broken = |why: &str| Failure::Run(format!("{}: {why}", saved.path.display()));
     let mut optimiser = |m: &str, v: &str, steps: &str, table: &Arc<Table>| {
         let params = |data: Vec<f32>| Params { table: table.clone(), data };
         let m = saved.state.take(m, table.len()).map(params);
@@ -513,5 +534,5 @@ pub fn restore(
     if config.update.loss.kl.coef != 0.0 && !policy.has_reference() {
         return Err(broken("update.loss.kl.coef needs the reference, which this checkpoint lacks"));
     }
-    Ok((opened, state))
+    Ok(state)
 }

@@ -226,6 +226,16 @@ impl Journal<Model> for Recorder<'_> {
         Ok(())
     }
 
+    fn go_back(&mut self, policy: &mut Model, before: u64) -> Result<Option<TrainState>, TrainError> {
+        match self.run.newest_checkpoint_before(before) {
+            Err(ragen::run::RunError::NoCheckpoint { .. }) => Ok(None),
+            Err(error) => Err(journal(error)),
+            Ok(saved) => open::go_back(self.config, policy, saved)
+                .map(Some)
+                .map_err(|error| TrainError::Journal(error.text().unwrap_or_default().into())),
+        }
+    }
+
     fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::SeqCst)
     }
@@ -331,11 +341,17 @@ impl Outcome {
         if rows.len() > 1 {
             text.push_str(&table(&rows));
         }
-        if summary.stopped == Some(Stopped::EmptyFilter) {
-            text.push_str(&format!(
+        match summary.stopped {
+            Some(Stopped::EmptyFilter) => text.push_str(&format!(
                 "stopped early: the filter kept nothing for {} steps in a row (filter.empty_stop_steps)\n",
                 config.filter.empty_stop_steps
-            ));
+            )),
+            Some(Stopped::Guard(guard)) => text.push_str(&format!(
+                "stopped early, {}: guards.{} (notices.jsonl says why)\n",
+                guard.name().replace('_', " "),
+                guard.key()
+            )),
+            Some(Stopped::Interrupted) | None => {}
         }
         let phases: f64 = summary.seconds.iter().map(|(_, seconds)| seconds).sum();
         let mut parts: Vec<String> = summary.seconds.iter().map(|(phase, s)| format!("{phase} {s:.1}")).collect();

@@ -142,6 +142,13 @@ impl Model {
         self.value.as_ref().map(|value| Ok((value.engine.params()?, value.engine.optimiser()?))).transpose()
     }
 
+    /// Replaces what is trained; sequences must have been closed.
+    ///
+    /// **Errors** [`EngineError`].
+    pub fn set_trained(&mut self, params: Params) -> Result<(), EngineError> {
+        self.engine.set_trained(params)
+    }
+
     /// Takes up the optimiser and the reference where a checkpoint left them.
     ///
     /// **Errors** [`EngineError`].

@@ -4,6 +4,7 @@ use super::Problem;
 use crate::config::{Config, ContextMode, EnvSet};
 use crate::estimator::Estimator;
 use crate::filter::{Metric, Strategy};
+use crate::guards::{Action, Guard};
 use ragen_envs::EnvError;
 use ragen_models::device::Device;
 use ragen_models::lora;
@@ -18,6 +19,7 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     values_and_adapters(&mut found, config);
     rollout(&mut found, config);
     update(&mut found, config);
+    guards(&mut found, config);
     run_name(&mut found, &config.run.name);
     device(&mut found, &config.run.device);
     found.0
@@ -176,6 +178,20 @@ fn update(found: &mut Found, config: &Config) {
         }
         if optim.eps <= 0.0 {
             found.add(&format!("{path}.eps"), "must be above 0");
+        }
+    }
+}
+
+fn guards(found: &mut Found, config: &Config) {
+    for guard in Guard::ALL.into_iter().filter(|guard| guard.action(&config.guards) == Action::Rollback) {
+        let key = format!("guards.{}", guard.key());
+        if config.checkpoint.every == 0 {
+            found.add(&key, "is \"rollback\", but checkpoint.every is 0, so there is nothing to go back to");
+        } else if config.checkpoint.keep == 1 {
+            found.add(
+                &key,
+                "is \"rollback\", but checkpoint.keep is 1, and the newest checkpoint may be a bad one: at least 2, or 0 for all",
+            );
         }
     }
 }

@@ -50,6 +50,9 @@ pub const ANY: &str = "TAG";
 const MAX: u64 = i64::MAX as u64;
 const INF: f64 = f64::MAX;
 
+/// What a guard may do.
+const ACTION: Expect = Word(&["off", "warn", "stop", "rollback"]);
+
 use Expect::{Flag, Number, Numbers, Settings, Text, Texts, Whole, WholeOr, Wholes, Word};
 
 const fn key(
@@ -186,6 +189,21 @@ pub const KEYS: &[Key] = &[
     key("collapse.regime.information", Number(0.0, 1.0), "share", "The input is lost where I(X;Z) and retrieval are below this share of what they were at the beginning.", ""),
     key("collapse.regime.entropy", Number(0.0, 1.0), "share", "The reasoning is thin where H(Z|X) is below this share of what it was at the beginning.", ""),
     key("collapse.regime.floor", Number(0.0, 1.0), "share", "The input is lost where I(X;Z), of its bound, and retrieval, of what there is above chance, are below this, whatever the beginning.", ""),
+
+    key("guards.patience", Whole(1, 1 << 32), "steps", "Bad steps in a row after which `degenerate`, `entropy` and `kl` fire.", ""),
+    key("guards.degenerate", ACTION, "", "What is done when responses repeat one token.", ""),
+    key("guards.degenerate_share", Number(0.0, 1.0), "share of responses", "Bad: more of them than this have at least 8 tokens of which at least half are one token in a row.", ""),
+    key("guards.entropy", ACTION, "", "What is done when the policy has no entropy left.", ""),
+    key("guards.entropy_floor", Number(0.0, INF), "nats a token", "Bad: less entropy than this in the update (`policy/entropy_loss`).", ""),
+    key("guards.kl", ACTION, "", "What is done when the policy moves too far.", ""),
+    key("guards.kl_ceiling", Number(0.0, INF), "nats a token", "Bad: the update's mean divergence from the policy that sampled (`policy/ppo_kl`), or from the reference if there is one (`policy/kl_loss`), is above this.", ""),
+    key("guards.reward", ACTION, "", "What is done when the rewards within groups no longer differ. (RAGEN: stop.)", ""),
+    key("guards.reward_window", Whole(1, 1 << 16), "steps", "Steps with something to train on that the beginning is the mean of, and so many that must be bad in a row.", ""),
+    key("guards.reward_share", Number(0.0, 1.0), "share", "Bad: the groups' mean standard deviation is below this share of the beginning's.", ""),
+    key("guards.success", ACTION, "", "What is done when validation levels of a tag are never solved. (RAGEN: stop.)", ""),
+    key("guards.success_patience", Whole(1, 1 << 32), "validations", "Bad validations in a row after which it fires; that before the first step does not count.", ""),
+    key("guards.success_floor", Number(0.0, 1.0), "share", "Bad: less of a tag's levels than this are solved.", ""),
+    key("guards.max_rollbacks", Whole(0, 1 << 32), "", "Times that a run goes back to a checkpoint; then it stops.", ""),
 
     key("val.every", Whole(0, MAX), "steps", "Validate on every n-th step, and after the last; 0 never.", "trainer.test_freq"),
     key("val.before_train", Flag, "", "Validate before the first step too.", "trainer.val_before_train"),

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use toml::{Table, Value};
 
 /// The title and one sentence of each section.
-const SECTIONS: [(&str, &str); 14] = [
+const SECTIONS: [(&str, &str); 15] = [
     ("run", "Name, seed, length."),
     ("model", "Which model, or the shape of a fresh one."),
     ("env", "Which environments to train and validate on."),
@@ -18,6 +18,10 @@ const SECTIONS: [(&str, &str); 14] = [
     ("update", "How a step's rows become optimiser steps, and the objective's terms."),
     ("optim", "AdamW and its schedule, counted in training steps."),
     ("collapse", "The collapse detector."),
+    (
+        "guards",
+        "Signs that a run has gone wrong, and what is done: `off`, `warn` (once a streak), `stop` (the run is saved), or `rollback` to the last checkpoint from before the streak.",
+    ),
     ("val", "Validation during training."),
     ("checkpoint", "When to save."),
     ("warmstart", "Supervised start on a scripted player's noisy demonstrations."),

@@ -6,6 +6,7 @@ use crate::context_manager::ContextManager;
 use crate::env_manager::EnvManagerError;
 use crate::env_manager::metrics::Metrics;
 use crate::eval::Evaluation;
+use crate::guards::Alarm;
 use crate::policy::PolicyError;
 use crate::trajectory::Trajectory;
 use crate::update::UpdateError;
@@ -46,6 +47,9 @@ pub trait Journal<P> {
 
     /// A checkpoint is due.
     fn checkpoint(&mut self, step: u64, policy: &P, state: &TrainState) -> Result<(), TrainError>;
+
+    /// Takes the policy back to the newest checkpoint of a step before `before`; its state, or none if there is no such checkpoint.
+    fn go_back(&mut self, policy: &mut P, before: u64) -> Result<Option<TrainState>, TrainError>;
 
     /// Whether the run is to stop after this step.
     fn is_interrupted(&self) -> bool {
@@ -89,6 +93,8 @@ pub struct StepReport {
     pub metrics: Metrics,
     /// What somebody should know, in words.
     pub notices: Vec<String>,
+    /// A guard that intervenes.
+    pub alarm: Option<Alarm>,
     /// Seconds by phase.
     pub seconds: Seconds,
     /// Tokens trained on, counted once whatever the number of passes.

@@ -1,9 +1,14 @@
 //! What a resumed run goes on from, beside weights and optimiser.
 
+use crate::agent_proxy::Rollout;
 use crate::collapse::CollapseState;
 use crate::config::Config;
 use crate::env_manager::EnvManagerState;
 use crate::env_manager::metrics::Metrics;
+use crate::filter::Filtered;
+use crate::guards::{Action, Alarm, Guard, GuardsState, degenerate_share};
+use crate::statistics;
+use crate::trajectory::{Trajectory, Turn};
 use serde::{Deserialize, Serialize};
 
 /// The trainer's own part of a checkpoint.
@@ -18,6 +23,8 @@ pub struct TrainState {
     pub empty_steps: u64,
     /// What the collapse detector remembers.
     pub collapse: CollapseState,
+    /// What the guards remember.
+    pub guards: GuardsState,
 }
 
 /// Why a run ended before its last step.
@@ -25,21 +32,78 @@ pub struct TrainState {
 pub enum Stopped {
     /// The filter kept nothing for `filter.empty_stop_steps` steps in a row.
     EmptyFilter,
+    /// A guard said so, or had nothing left to go back to.
+    Guard(Guard),
     /// It was asked to.
     Interrupted,
 }
 
 impl TrainState {
+    /// Goes back to an earlier state, and on from there as step `step` + 1: what was said stays said, and steps are not counted again.
+    pub fn go_back(&mut self, to: TrainState, step: u64) {
+        let rollbacks = self.guards.rollbacks + 1;
+        let collapse = std::mem::take(&mut self.collapse);
+        *self = TrainState { step, ..to };
+        self.guards.rollbacks = rollbacks;
+        self.collapse.regime.warned.extend(collapse.regime.warned);
+        self.collapse.said_no_thinking |= collapse.said_no_thinking;
+    }
+
     /// Counts steps in a row with nothing to train on.
-    pub fn count_empty(&mut self, is_empty: bool, metrics: &mut Metrics) {
+    pub fn count_empty(&mut self, is_empty: bool, config: &Config, metrics: &mut Metrics) {
         self.empty_steps = if is_empty { self.empty_steps + 1 } else { 0 };
         metrics.insert("rollout/empty_after_filter".into(), f64::from(u8::from(is_empty)));
         metrics.insert("rollout/consecutive_empty_after_filter_steps".into(), self.empty_steps as f64);
+        if self.why_stop(config).is_some() {
+            metrics.insert("early_stopped/empty_filtered_steps".into(), 1.0);
+        }
+    }
+
+    /// Shows the guards what was played and what the filter saw of it.
+    pub fn watch_rollout(
+        &mut self,
+        step: u64,
+        rollout: &Rollout,
+        filtered: &Filtered,
+        config: &Config,
+        metrics: &mut Metrics,
+    ) -> Vec<Alarm> {
+        let ids = |t: &'_ Trajectory, turn: &Turn| t.rows[turn.row].tokens.ids[turn.response.clone()].to_vec();
+        let responses: Vec<Vec<u32>> =
+            rollout.trajectories.iter().flat_map(|t| t.turns.iter().map(move |turn| ids(t, turn))).collect();
+        let degenerate = degenerate_share(responses.iter().map(Vec::as_slice));
+        metrics.insert("guards/degenerate_share".into(), degenerate);
+        let spreads: Vec<f64> = filtered.groups.iter().map(|group| group.reward_std).collect();
+        let spread = (!filtered.rows.is_empty()).then(|| statistics::mean(&spreads));
+        let alarms = self.guards.after_rollout(step, degenerate, spread, &config.guards);
+        note(&alarms, metrics);
+        alarms
+    }
+
+    /// Shows the guards what an update did, and adds their metrics.
+    pub fn watch_update(&mut self, step: u64, config: &Config, metrics: &mut Metrics) -> Vec<Alarm> {
+        let of = |name: &str| metrics.get(name).copied();
+        let divergence = match (of("policy/ppo_kl"), of("policy/kl_loss")) {
+            // The larger one, and what is no number before all.
+            (Some(a), Some(b)) => Some(if a.is_nan() || a > b { a } else { b }),
+            (a, b) => a.or(b),
+        };
+        let alarms = self.guards.after_update(step, of("policy/entropy_loss"), divergence, &config.guards);
+        note(&alarms, metrics);
+        metrics.extend(self.guards.metrics());
+        alarms
     }
 
     /// Whether training goes on.
     pub fn why_stop(&self, config: &Config) -> Option<Stopped> {
         let limit = config.filter.empty_stop_steps;
         (limit > 0 && self.empty_steps >= limit).then_some(Stopped::EmptyFilter)
+    }
+}
+
+/// RAGEN's mark of an early stop.
+fn note(alarms: &[Alarm], metrics: &mut Metrics) {
+    for alarm in alarms.iter().filter(|alarm| alarm.action == Action::Stop) {
+        metrics.insert(format!("early_stopped/{}", alarm.guard.name()), 1.0);
     }
 }

@@ -296,6 +296,14 @@ impl<P: Clone> Journal<P> for Memory<P> {
         Ok(())
     }
 
+    fn go_back(&mut self, policy: &mut P, before: u64) -> Result<Option<TrainState>, TrainError> {
+        let Some((saved, state)) = self.checkpoints.range(..before).next_back().map(|(_, saved)| saved) else {
+            return Ok(None);
+        };
+        *policy = saved.clone();
+        Ok(Some(state.clone()))
+    }
+
     fn is_interrupted(&self) -> bool {
         self.stop_after.is_some_and(|n| self.metrics.len() as u64 >= n)
     }
