@@ -9,6 +9,7 @@
 use crate::collapse::CollapseConfig;
 use crate::estimator::AlgorithmConfig;
 use crate::filter::FilterConfig;
+use crate::gradient_analysis::GradientAnalysisConfig;
 use crate::guards::GuardsConfig;
 use crate::objective::LossConfig;
 use crate::policy::Sampling;
@@ -45,6 +46,8 @@ pub struct Config {
     pub optim: Optim,
     /// The collapse detector.
     pub collapse: CollapseConfig,
+    /// What gradients are made of.
+    pub gradient_analysis: GradientAnalysisConfig,
     /// Signs that the run has gone wrong, and what is done about them.
     pub guards: GuardsConfig,
     /// Validation during training.
@@ -69,6 +72,7 @@ impl Default for Config {
             update: Update::default(),
             optim: Optim::default(),
             collapse: CollapseConfig::default(),
+            gradient_analysis: GradientAnalysisConfig::default(),
             guards: GuardsConfig::default(),
             val: Val::default(),
             checkpoint: Checkpoint::default(),

@@ -184,6 +184,14 @@ pub trait Policy {
         objective: &mut dyn FnMut(&TokenValues) -> TokenSeeds,
     ) -> Result<TokenValues, PolicyError>;
 
+    /// Takes the gradients gathered since the last update, which are then zeroed: one number for each that is trained by the policy's
+    /// loss, always in the same order between two updates.
+    ///
+    /// **Errors** [`PolicyError::Missing`] if the policy has none to show, [`PolicyError::Engine`].
+    fn take_gradients(&mut self) -> Result<Vec<f32>, PolicyError> {
+        Err(PolicyError::Missing("gradients to take apart"))
+    }
+
     /// One optimiser step at learning rate `lr` on the gradients gathered, which are then zeroed.
     ///
     /// Cached sequences become stale and must have been closed.

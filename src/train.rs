@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 
 mod batch;
 mod diagnosis;
+mod gradients;
 mod journal;
 mod state;
 
@@ -78,11 +79,15 @@ impl Trainer {
             let step = self.state.step + 1;
             let report = self.step(policy, step)?;
             summary.add(&report);
-            self.state.step = step;
             journal.step(&report, &self.context)?;
             for notice in &report.notices {
                 journal.notice(step, notice)?;
             }
+            if report.exits {
+                summary.stopped = Some(Stopped::Analysed);
+                break;
+            }
+            self.state.step = step;
             let mut stopped = self.state.why_stop(&self.config);
             let mut went_back = false;
             if let Some(alarm) = &report.alarm {
@@ -192,7 +197,29 @@ impl Trainer {
         if !is_halted {
             self.state.count_empty(prepared.batch.rows.is_empty(), &config, &mut metrics);
         }
-        if !prepared.batch.rows.is_empty() {
+        let analysis = &config.gradient_analysis;
+        let is_analysed = analysis.is_due(step) && !is_halted;
+        if is_analysed {
+            let key = key.named("gradient analysis").with(step);
+            let (trajectories, groups) = (&rollout.trajectories, &filtered.groups);
+            let found = gradients::analyse(policy, &prepared.batch, trajectories, groups, "grad_norm", &config, key)?;
+            metrics.extend(found);
+            if analysis.prefilter {
+                let all: Vec<usize> = (0..trajectories.len()).collect();
+                let batch = batch::prepare(policy, trajectories, &all, &config)?.batch;
+                let prefix = "grad_norm_prefilter";
+                metrics.extend(gradients::analyse(policy, &batch, trajectories, groups, prefix, &config, key)?);
+            }
+            seconds.lap("gradients");
+        }
+        let exits = is_analysed && analysis.exit_after;
+        for (name, is_on) in [
+            ("actor/skipped_for_gradient_analysis_only", analysis.only),
+            ("trainer/exited_after_gradient_analysis", exits),
+        ] {
+            metrics.extend(is_on.then(|| (name.to_string(), 1.0)));
+        }
+        if !prepared.batch.rows.is_empty() && !analysis.only && !exits {
             let lr = config.optim.schedule(config.run.steps).lr(step - 1);
             metrics.extend(update(policy, &prepared.batch, &config.update, sampling.temperature, lr)?);
         }
@@ -203,7 +230,7 @@ impl Trainer {
         seconds.lap("update");
         let trained_tokens = prepared.batch.old_logp.len();
         let (advantages, kept) = (prepared.advantages, filtered.rows.into_iter().collect::<BTreeSet<_>>());
-        Ok(StepReport { step, metrics, notices, alarm, seconds, trained_tokens, advantages, kept, rollout })
+        Ok(StepReport { step, metrics, notices, alarm, exits, seconds, trained_tokens, advantages, kept, rollout })
     }
 
     /// Plays the validation levels, all of them or those of validations in between.

@@ -233,3 +233,25 @@ fn memory_that_runs_out_in_a_step_is_one_clear_error_and_the_weights_stay() {
     assert_eq!(bits(&policy.params().unwrap().data), bits(&params.data));
     assert_eq!(policy.optimiser().unwrap().steps, 0);
 }
+
+/// The analysis of a step's gradients on the device: its norms are the CPU's, and it leaves weights and moments in every bit.
+#[test]
+fn gradients_are_taken_apart_on_the_gpu_and_nothing_is_left_of_it() {
+    let Some(gpu) = Gpu::for_tests() else { return };
+    let mut config = small();
+    let step = |config: &Config, mut policy: Model| {
+        let metrics = trainer(config).step(&mut policy, 1).unwrap().metrics;
+        let optimiser = policy.optimiser().unwrap().into_owned();
+        (metrics, bits(&policy.params().unwrap().data), bits(&optimiser.m.data), bits(&optimiser.v.data))
+    };
+    let without = step(&config, on_gpu::<f32>(&gpu, &config));
+    config.gradient_analysis.every = 1;
+    (config.gradient_analysis.buckets, config.gradient_analysis.noise_draws) = (1, 1);
+    let with = step(&config, on_gpu::<f32>(&gpu, &config));
+    assert!((&with.1, &with.2, &with.3) == (&without.1, &without.2, &without.3));
+    let on_host = step(&config, on_cpu(&config)).0;
+    for name in ["task", "entropy", "cosine/task_entropy", "noise_share"] {
+        let (device, host) = (with.0[&format!("grad_norm/all/{name}")], on_host[&format!("grad_norm/all/{name}")]);
+        assert!(host != 0.0 && (device - host).abs() < 1e-3 * host.abs().max(0.1), "{name}: {device} and {host}");
+    }
+}

@@ -351,6 +351,9 @@ impl Outcome {
                 guard.name().replace('_', " "),
                 guard.key()
             )),
+            Some(Stopped::Analysed) => {
+                text.push_str("stopped after the gradient analysis (gradient_analysis.exit_after); nothing was updated or saved\n");
+            }
             Some(Stopped::Interrupted) | None => {}
         }
         let phases: f64 = summary.seconds.iter().map(|(_, seconds)| seconds).sum();

@@ -469,10 +469,22 @@ impl Policy for Model {
         let mut seeds = PerTarget { logp, entropy, value };
         if let Some(other) = &mut self.value {
             let own = PerTarget { value: std::mem::take(&mut seeds.value), ..PerTarget::default() };
-            other.engine.backward(&tree, &targets, temperature, &own)?;
+            // An objective without a value loss has nothing to tell it.
+            if !own.value.is_empty() {
+                other.engine.backward(&tree, &targets, temperature, &own)?;
+            }
         }
         self.engine.backward(&tree, &targets, temperature, &seeds)?;
         Ok(found)
+    }
+
+    fn take_gradients(&mut self) -> Result<Vec<f32>, PolicyError> {
+        let taken = self.engine.gradients()?.into_owned();
+        self.engine.zero_gradients()?;
+        if let Some(value) = &mut self.value {
+            value.engine.zero_gradients()?;
+        }
+        Ok(taken)
     }
 
     fn update(&mut self, lr: f64) -> Result<Update, PolicyError> {

@@ -210,6 +210,12 @@ impl Policy for Tabular {
         Ok(values)
     }
 
+    fn take_gradients(&mut self) -> Result<Vec<f32>, PolicyError> {
+        let taken = self.gradients().into_iter().map(|x| x as f32).collect();
+        self.gradients.clear();
+        Ok(taken)
+    }
+
     fn update(&mut self, lr: f64) -> Result<Update, PolicyError> {
         let gradients = std::mem::take(&mut self.gradients);
         let square = |c: &Cell| c.logits.iter().map(|g| g * g).sum::<f64>() + c.value * c.value;

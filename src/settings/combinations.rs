@@ -183,6 +183,15 @@ fn update(found: &mut Found, config: &Config) {
 }
 
 fn guards(found: &mut Found, config: &Config) {
+    let analysis = &config.gradient_analysis;
+    for (key, is_on) in [("only", analysis.only), ("exit_after", analysis.exit_after)] {
+        if is_on && analysis.every == 0 {
+            found.add(
+                &format!("gradient_analysis.{key}"),
+                "is on, but gradient_analysis.every is 0, so nothing is analysed",
+            );
+        }
+    }
     for guard in Guard::ALL.into_iter().filter(|guard| guard.action(&config.guards) == Action::Rollback) {
         let key = format!("guards.{}", guard.key());
         if config.checkpoint.every == 0 {

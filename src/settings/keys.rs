@@ -190,6 +190,14 @@ pub const KEYS: &[Key] = &[
     key("collapse.regime.entropy", Number(0.0, 1.0), "share", "The reasoning is thin where H(Z|X) is below this share of what it was at the beginning.", ""),
     key("collapse.regime.floor", Number(0.0, 1.0), "share", "The input is lost where I(X;Z), of its bound, and retrieval, of what there is above chance, are below this, whatever the beginning.", ""),
 
+    key("gradient_analysis.every", Whole(0, MAX), "steps", "Take gradients apart on steps 1, 1 + n, 1 + 2n, …; 0 never. (RAGEN: 50, where `gradient_analysis_mode` is on.)", "trainer.gradient_analysis_every"),
+    key("gradient_analysis.mode", Word(&["quantile", "fixed"]), "", "How groups are put into buckets: equally many each by the spread of their rewards, or by the spread itself (0 to 1, … 5 and more).", "rollout.gradient_analysis_bucket_mode"),
+    key("gradient_analysis.buckets", Whole(1, 1 << 16), "", "Buckets of mode `quantile`, at most one a group.", "rollout.gradient_analysis_num_buckets"),
+    key("gradient_analysis.noise_draws", Whole(0, 1 << 16), "", "Times that rewards are dealt anew within groups for `noise_share`, a backward pass each; 0 leaves it out.", ""),
+    key("gradient_analysis.prefilter", Flag, "", "Take apart what the filter dropped as well, under `grad_norm_prefilter/`.", "trainer.gradient_analysis_log_prefilter"),
+    key("gradient_analysis.only", Flag, "", "Never update.", "trainer.gradient_analysis_only"),
+    key("gradient_analysis.exit_after", Flag, "", "End the run after the first analysis, before update, checkpoint and validation.", "trainer.exit_after_gradient_analysis"),
+
     key("guards.patience", Whole(1, 1 << 32), "steps", "Bad steps in a row after which `degenerate`, `entropy` and `kl` fire.", ""),
     key("guards.degenerate", ACTION, "", "What is done when responses repeat one token.", ""),
     key("guards.degenerate_share", Number(0.0, 1.0), "share of responses", "Bad: more of them than this have at least 8 tokens of which at least half are one token in a row.", ""),

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use toml::{Table, Value};
 
 /// The title and one sentence of each section.
-const SECTIONS: [(&str, &str); 15] = [
+const SECTIONS: [(&str, &str); 16] = [
     ("run", "Name, seed, length."),
     ("model", "Which model, or the shape of a fresh one."),
     ("env", "Which environments to train and validate on."),
@@ -18,6 +18,10 @@ const SECTIONS: [(&str, &str); 15] = [
     ("update", "How a step's rows become optimiser steps, and the objective's terms."),
     ("optim", "AdamW and its schedule, counted in training steps."),
     ("collapse", "The collapse detector."),
+    (
+        "gradient_analysis",
+        "Which groups a step's gradient comes from, and how much of it could be noise of the rewards.",
+    ),
     (
         "guards",
         "Signs that a run has gone wrong, and what is done: `off`, `warn` (once a streak), `stop` (the run is saved), or `rollback` to the last checkpoint from before the streak.",

@@ -95,6 +95,8 @@ pub struct StepReport {
     pub notices: Vec<String>,
     /// A guard that intervenes.
     pub alarm: Option<Alarm>,
+    /// The run ends here, before anything of this step is trained.
+    pub exits: bool,
     /// Seconds by phase.
     pub seconds: Seconds,
     /// Tokens trained on, counted once whatever the number of passes.

@@ -34,6 +34,8 @@ pub enum Stopped {
     EmptyFilter,
     /// A guard said so, or had nothing left to go back to.
     Guard(Guard),
+    /// Gradients were taken apart, which was all that was asked for.
+    Analysed,
     /// It was asked to.
     Interrupted,
 }

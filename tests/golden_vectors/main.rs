@@ -9,6 +9,7 @@ use cases::{Case, Matrix, for_each, lengths, single, trained};
 use ragen::collapse::{self, CollapseConfig, Coverage, CrossScores, Pair, RunningSpread, SampleCount, Selection};
 use ragen::estimator::{self, AlgorithmConfig, Row};
 use ragen::filter::{self, FilterConfig, Measurement};
+use ragen::gradient_analysis::{self, BucketMode};
 use ragen::protocol::{self, AnswerFormat};
 use ragen::reward::{self, RewardConfig};
 use ragen_models::random::Key;
@@ -248,12 +249,38 @@ fn check_filter(case: &mut Case) {
     case.expected.find::<bool>("derived");
 }
 
+fn check_buckets(case: &mut Case) {
+    let groups: Vec<usize> = case.inputs.take("group");
+    let spreads: Vec<(usize, f64)> = case.inputs.take("group_std");
+    let mode: BucketMode = case.inputs.take("bucket_mode");
+    let found = gradient_analysis::buckets(&spreads, mode, case.inputs.take("bucket_count"));
+    let want: Map<String, Value> = case.expected.take("buckets");
+    let names = |mut names: Vec<String>| {
+        names.sort();
+        names
+    };
+    let ours = names(found.iter().map(|bucket| bucket.name.clone()).collect());
+    assert_eq!(ours, names(want.keys().cloned().collect()), "{}", case.name);
+    for bucket in found {
+        let mut want = cases::Fields::new(
+            format!("{} {}", case.name, bucket.name),
+            want[&bucket.name].as_object().unwrap().clone(),
+        );
+        let rows: Vec<usize> = (0..groups.len()).filter(|&row| bucket.groups.contains(&groups[row])).collect();
+        assert_eq!(rows, want.take::<Vec<usize>>("rows"), "{} {}", case.name, bucket.name);
+        assert_eq!(bucket.groups, want.take::<Vec<usize>>("groups"), "{} {}", case.name, bucket.name);
+        case.close("reward_std_mean", bucket.reward_std[0], want.take("reward_std_mean"), 1e-6);
+        want.finish();
+    }
+}
+
 #[test]
 fn golden_rollout_filter() {
     for_each("rollout_filter.json", |case| {
         match case.op.as_str() {
             "select" => check_select(case),
             "filter" => check_filter(case),
+            "buckets" => check_buckets(case),
             _ => return false,
         }
         true

@@ -186,6 +186,11 @@ impl Engine for CpuEngine {
         Ok(Cow::Borrowed(&self.gradients.total().data))
     }
 
+    fn zero_gradients(&mut self) -> Result<(), EngineError> {
+        self.gradients.zero();
+        Ok(())
+    }
+
     fn optimiser(&self) -> Result<Cow<'_, AdamW>, EngineError> {
         Ok(Cow::Borrowed(&self.optimiser))
     }

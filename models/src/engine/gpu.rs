@@ -194,6 +194,10 @@ impl<E: Precision + 'static> Engine for GpuEngine<E> {
         Ok(Cow::Owned(self.model.gradients()?.unwrap_or_default()))
     }
 
+    fn zero_gradients(&mut self) -> Result<(), EngineError> {
+        Ok(self.model.zero_gradients()?)
+    }
+
     fn optimiser(&self) -> Result<Cow<'_, AdamW>, EngineError> {
         Ok(Cow::Owned(self.model.optimiser_state()?.expect("an engine that is saved is one that is trained")))
     }

@@ -133,6 +133,11 @@ pub trait Engine {
     /// **Errors** [`EngineError::Device`].
     fn gradients(&mut self) -> Result<Cow<'_, [f32]>, EngineError>;
 
+    /// Forgets the gradients gathered since the last update.
+    ///
+    /// **Errors** [`EngineError::Device`].
+    fn zero_gradients(&mut self) -> Result<(), EngineError>;
+
     /// The optimiser, its moments and its count of steps.
     ///
     /// **Errors** [`EngineError::Device`].

@@ -44,6 +44,13 @@ impl<E: Precision> GpuTransformer<E> {
         self.learner.as_ref().map(|learner| self.gpu.to_vec(learner.grads.view())).transpose()
     }
 
+    /// Forgets the gradients gathered since the last update.
+    ///
+    /// **Errors** [`CudaError`].
+    pub fn zero_gradients(&mut self) -> Result<(), CudaError> {
+        self.learner.as_mut().map_or(Ok(()), |learner| self.gpu.zero(learner.grads.view_mut()))
+    }
+
     /// The optimiser's settings, moments and count of steps, copied to the host for a checkpoint; `None` before
     /// [`GpuTransformer::train`].
     ///

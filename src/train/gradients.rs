@@ -1,0 +1,180 @@
+//! Gradient analysis of a step's batch: what each bucket of groups would do to the weights, term by term. Nothing is updated.
+
+use crate::config::Config;
+use crate::env_manager::metrics::Metrics;
+use crate::filter::Group;
+use crate::gradient_analysis::{Bucket, buckets, cosine, deal, norm};
+use crate::objective::{LossConfig, LossMetrics, Objective, Targets};
+use crate::policy::Policy;
+use crate::trajectory::Trajectory;
+use crate::update::{Batch, UpdateError, accumulate};
+use ragen_models::random::Key;
+use std::collections::BTreeMap;
+
+/// The metrics `{prefix}/{bucket}/…` of a batch whose episodes are indices into `trajectories`.
+///
+/// Of every bucket the gradient of its mean loss is taken, as if it were a mini-batch, so how it is cut into micro-batches changes
+/// rounding only. Gradients must be zero before, and are zero afterwards; weights, optimiser and random numbers are not touched.
+pub fn analyse(
+    policy: &mut dyn Policy,
+    batch: &Batch<'_>,
+    trajectories: &[Trajectory],
+    groups: &[Group],
+    prefix: &str,
+    config: &Config,
+    key: Key,
+) -> Result<Metrics, UpdateError> {
+    let mut metrics = Metrics::new();
+    let is_empty = batch.rows.is_empty();
+    metrics.insert(format!("{prefix}/empty_after_filter"), f64::from(u8::from(is_empty)));
+    if is_empty {
+        return Ok(metrics);
+    }
+    let group_of: BTreeMap<usize, usize> =
+        batch.episodes.iter().map(|&episode| (episode, trajectories[episode].group)).collect();
+    let spreads: BTreeMap<usize, f64> = groups.iter().map(|group| (group.group, group.reward_std)).collect();
+    let present: BTreeMap<usize, f64> =
+        group_of.values().map(|group| (*group, spreads.get(group).copied().unwrap_or(0.0))).collect();
+    let present: Vec<(usize, f64)> = present.into_iter().collect();
+    for bucket in buckets(&present, config.gradient_analysis.mode, config.gradient_analysis.buckets) {
+        let holds = |row: &usize| bucket.groups.binary_search(&group_of[&batch.episodes[*row]]).is_ok();
+        let rows: Vec<usize> = (0..batch.rows.len()).filter(holds).collect();
+        let part = select(batch, &rows);
+        let share = rows.len() as f64 / batch.rows.len() as f64;
+        let key = key.named(&bucket.name);
+        let found = Analysis { policy, part, group_of: &group_of, config, key }.run(&bucket, share)?;
+        for (name, value) in found {
+            if bucket.name == "all" && prefix == "grad_norm" {
+                // RAGEN's names of the whole batch's.
+                match name.as_str() {
+                    "task" | "entropy" | "kl" => drop(metrics.insert(format!("actor/grad_norm/{name}"), value)),
+                    loss if loss.starts_with("loss/") => drop(metrics.insert(format!("actor/{loss}"), value)),
+                    _ => {}
+                }
+            }
+            metrics.insert(format!("{prefix}/{}/{name}", bucket.name), value);
+        }
+    }
+    Ok(metrics)
+}
+
+/// Some rows of a batch, without values: the value loss is no part of the analysis.
+fn select<'a>(batch: &Batch<'a>, rows: &[usize]) -> Batch<'a> {
+    let mut first_token = vec![0];
+    for row in &batch.rows {
+        first_token.push(first_token[first_token.len() - 1] + row.targets.len());
+    }
+    fn tokens<T: Copy>(values: &[T], rows: &[usize], first: &[usize]) -> Vec<T> {
+        if values.is_empty() {
+            return Vec::new();
+        }
+        rows.iter().flat_map(|&row| values[first[row]..first[row + 1]].iter().copied()).collect()
+    }
+    Batch {
+        rows: rows.iter().map(|&row| batch.rows[row]).collect(),
+        episodes: rows.iter().map(|&row| batch.episodes[row]).collect(),
+        old_logp: tokens(&batch.old_logp, rows, &first_token),
+        advantage: tokens(&batch.advantage, rows, &first_token),
+        ret: Vec::new(),
+        old_value: Vec::new(),
+        reference_logp: tokens(&batch.reference_logp, rows, &first_token),
+        horizon_tokens: batch.horizon_tokens,
+    }
+}
+
+/// The analysis of one bucket.
+struct Analysis<'a, 'b> {
+    policy: &'a mut dyn Policy,
+    part: Batch<'b>,
+    group_of: &'a BTreeMap<usize, usize>,
+    config: &'a Config,
+    key: Key,
+}
+
+impl Analysis<'_, '_> {
+    fn run(mut self, bucket: &Bucket, share: f64) -> Result<Vec<(String, f64)>, UpdateError> {
+        let loss = &self.config.update.loss;
+        let only = |entropy_coef: f64, kl_coef: f64| {
+            let mut term = LossConfig { entropy_coef, ..loss.clone() };
+            term.kl.coef = kl_coef;
+            term
+        };
+        let (entropy_coef, kl_coef) = (loss.entropy_coef, loss.kl.coef);
+        let n_tokens = self.part.advantage.len() as f64;
+        let n_rows = self.part.rows.len() as f64;
+        let mut found = vec![("sample_count".to_string(), n_rows), ("sample_pct".into(), share)];
+        let [mean, least, largest] = bucket.reward_std;
+        for (name, value) in [("mean", mean), ("min", least), ("max", largest)] {
+            found.push((format!("reward_std_{name}"), value));
+        }
+        found.push(("group_rv_count".into(), bucket.groups.len() as f64));
+
+        let (losses, task) = self.gradient(&only(0.0, 0.0))?;
+        let noise = self.noise(&only(0.0, 0.0), norm(&task))?;
+        found.extend(noise.map(|share| ("noise_share".into(), share)));
+        self.part.advantage.fill(0.0);
+        let mut terms = vec![("task", task)];
+        if entropy_coef != 0.0 {
+            terms.push(("entropy", self.gradient(&only(entropy_coef, 0.0))?.1));
+        }
+        if kl_coef != 0.0 {
+            terms.push(("kl", self.gradient(&only(0.0, kl_coef))?.1));
+        }
+        for (i, (name, gradient)) in terms.iter().enumerate() {
+            let norm = norm(gradient);
+            found.push((name.to_string(), norm));
+            found.push((format!("per_sample/{name}"), norm / n_rows));
+            found.push((format!("per_token/{name}"), norm / n_tokens.max(1.0)));
+            for (other, against) in &terms[i + 1..] {
+                found.extend(cosine(gradient, against).map(|cosine| (format!("cosine/{name}_{other}"), cosine)));
+            }
+        }
+        found.push(("loss/policy".into(), losses.policy_loss));
+        found.push(("loss/entropy".into(), losses.entropy));
+        if kl_coef != 0.0 {
+            found.push(("loss/kl".into(), losses.kl));
+        }
+        let total = losses.policy_loss - entropy_coef * losses.entropy + kl_coef * losses.kl;
+        found.push(("loss/total".into(), total));
+        Ok(found)
+    }
+
+    /// Loss and gradient of the part under one configuration of the terms.
+    fn gradient(&mut self, loss: &LossConfig) -> Result<(LossMetrics, Vec<f32>), UpdateError> {
+        let Analysis { policy, part, config, .. } = self;
+        let lengths: Vec<usize> = part.rows.iter().map(|row| row.targets.len()).collect();
+        let targets = Targets {
+            lengths: &lengths,
+            episodes: &part.episodes,
+            old_logp: &part.old_logp,
+            advantage: &part.advantage,
+            ret: &part.ret,
+            old_value: &part.old_value,
+            reference_logp: &part.reference_logp,
+        };
+        let objective = Objective::new(loss, targets, part.horizon_tokens)?;
+        let temperature = config.rollout.sampling.temperature;
+        let found = accumulate(*policy, &part.rows, &objective, &config.update, temperature)?;
+        Ok((found, policy.take_gradients()?))
+    }
+
+    /// The mean squared norm of the task's gradient when rewards are dealt at random within groups, as a share of what it is; `None`
+    /// where it is zero.
+    fn noise(&mut self, loss: &LossConfig, norm_of_task: f64) -> Result<Option<f64>, UpdateError> {
+        let n = self.config.gradient_analysis.noise_draws;
+        if n == 0 || norm_of_task == 0.0 {
+            return Ok(None);
+        }
+        let episodes: Vec<usize> = (self.part.rows.iter().zip(&self.part.episodes))
+            .flat_map(|(row, &episode)| std::iter::repeat_n(episode, row.targets.len()))
+            .collect();
+        let advantage = self.part.advantage.clone();
+        let mut sum = 0.0;
+        for draw in 0..n as u64 {
+            self.part.advantage = deal(&advantage, &episodes, self.group_of, self.key.with(draw));
+            let norm = norm(&self.gradient(loss)?.1);
+            sum += norm * norm;
+        }
+        Ok(Some(sum / n as f64 / (norm_of_task * norm_of_task)))
+    }
+}
