@@ -104,6 +104,11 @@ impl CublasLt {
         Ok(CublasLt { handle, workspace, pinned: Vec::new() })
     }
 
+    /// The device memory that it was made with.
+    pub fn workspace(&self) -> u64 {
+        self.workspace
+    }
+
     /// Its version, `13.0.2`.
     pub fn version() -> String {
         // SAFETY: the library is loaded.

@@ -37,6 +37,21 @@ pub enum Arg {
     F64(f64),
 }
 
+/// Arguments that a kernel has at most.
+pub const MOST_ARGS: usize = 24;
+
+impl Arg {
+    /// The argument in the low bytes of a word, where a little-endian machine looks for every width.
+    fn bits(self) -> u64 {
+        match self {
+            Arg::Address(value) | Arg::U64(value) => value,
+            Arg::U32(value) => value.into(),
+            Arg::F32(value) => value.to_bits().into(),
+            Arg::F64(value) => value.to_bits(),
+        }
+    }
+}
+
 /// How many blocks of how many threads, and how much dynamic shared memory each block has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
@@ -157,7 +172,7 @@ pub unsafe trait Driver: Send + Sync {
     /// **Errors** [`CudaError::Compile`] with the compiler's log.
     fn load(&self, unit: &Unit) -> Result<Module, CudaError>;
 
-    /// Starts a kernel. Arguments must be those that the kernel declares, in number, order and width.
+    /// Starts a kernel. Arguments must be those that the kernel declares, in number (at most [`MOST_ARGS`]), order and width.
     ///
     /// # Safety
     /// Every address argument points to memory of this device as large as the kernel touches.

@@ -33,6 +33,7 @@ struct Result {
 };
 
 static int searches = 0, held = 0;
+static bool refuse = false;
 int fake_later(std::function<void()> what); // of the fake driver
 
 // m, n, k of a product whose descriptions fit.
@@ -48,11 +49,15 @@ static bool shape(const Operation* op, const Layout* a, const Layout* b, const L
 
 extern "C" {
 int fake_searches() { return searches; }
+int fake_refuses() { return refuse = true, 0; }
 int fake_descriptions_held() { return held; }
 
 size_t cublasLtGetVersion() { return 130002; }
 const char* cublasLtGetStatusString(Status) { return "the fake library refuses"; }
-Status cublasLtCreate(void** handle) { return held++, *handle = &held, SUCCESS; }
+Status cublasLtCreate(void** handle) {
+    if (refuse) return refuse = false, NOT_SUPPORTED;
+    return held++, *handle = &held, SUCCESS;
+}
 Status cublasLtDestroy(void*) { return held--, SUCCESS; }
 Status cublasLtMatmulDescCreate(Operation** it, int compute, int scale) { return held++, *it = new Operation{compute, scale, {0, 0}}, SUCCESS; }
 Status cublasLtMatmulDescDestroy(Operation* it) { return held--, delete it, SUCCESS; }

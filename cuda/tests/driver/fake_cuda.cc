@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,13 +27,32 @@ static std::string calls; // of recordings and of what must not be called in the
 static std::map<uint64_t, size_t> memory;
 static std::map<std::string, unsigned> functions; // name to the dynamic shared memory that it may have
 static int held = 0;                              // contexts, streams, modules, events, graphs and pinned memory not given back
-static bool current = false, broken = false;
+static thread_local bool current = false;
+static bool broken = false, pools = true, refuse_host_memory = false;
+static int entered = 0;
 static const size_t TOTAL = size_t(1) << 30;
+
+// The device's pool: what is in use, what it keeps for later, and how much it may keep.
+static std::map<uint64_t, size_t> pooled;
+static std::multiset<size_t> kept;
+static uint64_t threshold = 0;
+static std::string memory_calls;
+static size_t sum_kept() {
+    size_t sum = 0;
+    for (size_t each : kept) sum += each;
+    return sum;
+}
+static size_t in_pool() {
+    size_t sum = 0;
+    for (auto& each : pooled) sum += each.second;
+    return sum;
+}
+static void asked(const std::string& what) { memory_calls += (memory_calls.empty() ? "" : ", ") + what; }
 
 static size_t used() {
     size_t sum = 0;
     for (auto& each : memory) sum += each.second;
-    return sum;
+    return sum + in_pool() + sum_kept();
 }
 static Result later(std::function<void()> what) {
     if (!current) return INVALID_VALUE;
@@ -52,7 +72,16 @@ static bool breaks_capture(const char* what) {
 int fake_later(std::function<void()> what) { return later(what); } // for the fake library
 
 extern "C" {
-int fake_held() { return held + int(memory.size()); }
+int fake_held() { return held + int(memory.size()) + int(pooled.size()); }
+int fake_entered() { return entered; }
+int fake_without_pools() { return pools = false, 0; }
+int fake_refuses_host_memory() { return refuse_host_memory = true, 0; }
+// What was called for device memory since the last time.
+const char* fake_memory_calls() {
+    static std::string last;
+    last.swap(memory_calls), memory_calls.clear();
+    return last.c_str();
+}
 // What was called since the last time.
 const char* fake_calls() {
     static std::string last;
@@ -66,19 +95,27 @@ Result cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
 Result cuDeviceGet(int* device, int ordinal) { return *device = 40 + ordinal, SUCCESS; }
 Result cuDeviceGetName(char* name, int, int) { return strcpy(name, "Fake GPU"), SUCCESS; }
 Result cuDeviceGetAttribute(int* value, int attribute, int device) {
-    if (device != 40 || (attribute != 75 && attribute != 76)) return INVALID_VALUE;
-    return *value = attribute == 75 ? 9 : 0, SUCCESS;
+    if (device != 40) return INVALID_VALUE;
+    switch (attribute) {
+        case 75: return *value = 9, SUCCESS;
+        case 76: return *value = 0, SUCCESS;
+        case 97: return *value = 227 << 10, SUCCESS;
+        case 115: return *value = pools, SUCCESS;
+    }
+    return INVALID_VALUE;
 }
 Result cuDevicePrimaryCtxRetain(void** context, int) { return held++, *context = &held, SUCCESS; }
-Result cuDevicePrimaryCtxRelease_v2(int) { return held--, memory.clear(), broken = false, SUCCESS; }
-Result cuCtxSetCurrent(void* context) { return current = context == &held, SUCCESS; }
+Result cuDevicePrimaryCtxRelease_v2(int) { return held--, current = false, broken = false, SUCCESS; }
+Result cuCtxSetCurrent(void* context) { return entered++, current = context == &held, SUCCESS; }
 Result cuStreamCreate(void** stream, unsigned) { return held++, *stream = &work, SUCCESS; }
 Result cuStreamDestroy_v2(void*) { return held--, SUCCESS; }
 Result cuStreamSynchronize(void* stream) {
     if (breaks_capture("synchronize")) return CAPTURE_UNSUPPORTED;
     if (stream != &work) return INVALID_VALUE;
+    asked("wait");
     for (auto& each : work) each();
     work.clear();
+    if (sum_kept() > threshold) kept.clear();
     return broken ? ILLEGAL_ADDRESS : SUCCESS;
 }
 Result cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = TOTAL - used(), *total = TOTAL, SUCCESS; }
@@ -86,14 +123,51 @@ Result cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     if (bytes == 0 || !current || breaks_capture("allocate")) return INVALID_VALUE;
     if (used() + bytes > TOTAL) return OUT_OF_MEMORY;
     *address = uint64_t(aligned_alloc(256, (bytes + 255) / 256 * 256));
-    return memory[*address] = bytes, SUCCESS;
+    return asked("plain allocate"), memory[*address] = bytes, SUCCESS;
 }
 Result cuMemFree_v2(uint64_t address) {
     if (breaks_capture("free")) return CAPTURE_UNSUPPORTED;
     if (!memory.count(address) || !work.empty()) return held++, INVALID_VALUE; // work may still touch it
-    return free((void*)address), memory.erase(address), SUCCESS;
+    return asked("plain free"), free((void*)address), memory.erase(address), SUCCESS;
 }
-Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) { return held++, *pointer = malloc(bytes), SUCCESS; }
+Result cuDeviceGetDefaultMemPool(void** pool, int device) { return *pool = &pooled, pools && device == 40 ? SUCCESS : INVALID_VALUE; }
+Result cuMemPoolSetAttribute(void* pool, int attribute, void* value) {
+    if (pool != &pooled || attribute != 4) return INVALID_VALUE;
+    return threshold = *(uint64_t*)value, SUCCESS;
+}
+Result cuMemPoolGetAttribute(void* pool, int attribute, void* value) {
+    if (pool != &pooled || (attribute != 5 && attribute != 7)) return INVALID_VALUE;
+    return *(uint64_t*)value = in_pool() + (attribute == 5 ? sum_kept() : 0), SUCCESS;
+}
+// Takes of a kept piece that is large enough, or new memory.
+Result cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, void* pool, void* stream) {
+    if (bytes == 0 || !current || pool != &pooled || stream != &work || breaks_capture("allocate")) return INVALID_VALUE;
+    asked("allocate");
+    auto piece = kept.lower_bound(bytes);
+    if (piece == kept.end() && used() + bytes > TOTAL) return OUT_OF_MEMORY;
+    if (piece != kept.end()) {
+        if (*piece > bytes) kept.insert(*piece - bytes);
+        kept.erase(piece);
+    }
+    *address = uint64_t(aligned_alloc(256, (bytes + 255) / 256 * 256));
+    return pooled[*address] = bytes, SUCCESS;
+}
+// The memory goes when the work before it is done.
+Result cuMemFreeAsync(uint64_t address, void* stream) {
+    if (!pooled.count(address) || stream != &work || breaks_capture("free")) return held++, INVALID_VALUE;
+    asked("free");
+    kept.insert(pooled[address]), pooled.erase(address);
+    return later([=] { free((void*)address); });
+}
+Result cuMemPoolTrimTo(void* pool, size_t keep) {
+    if (pool != &pooled || keep != 0) return INVALID_VALUE;
+    if (work.empty()) kept.clear(); // else it may be in use still
+    return asked("trim"), SUCCESS;
+}
+Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
+    if (refuse_host_memory) return refuse_host_memory = false, OUT_OF_MEMORY;
+    return held++, *pointer = malloc(bytes), SUCCESS;
+}
 Result cuMemFreeHost(void* pointer) { return held--, free(pointer), SUCCESS; }
 Result cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void*) {
     if (breaks_capture("upload")) return CAPTURE_UNSUPPORTED;

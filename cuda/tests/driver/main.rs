@@ -1,11 +1,12 @@
 //! The CUDA driver's side of the trait, held against a libcuda of our own that works on the host, late: the calls, their order and
 //! arguments, and the lives of what is handed over. What only a device can show is left to a device.
 
+mod memory;
 mod recordings;
 
+use ragen_cuda::Gpu;
 use ragen_cuda::driver::{Arg, Driver, Kind, Launch, Nvidia, Source, Unit};
 use ragen_cuda::gemm::{Products, Write, linear_bwd_input, linear_bwd_weight, linear_fwd};
-use ragen_cuda::{CudaError, Gpu};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -48,17 +49,22 @@ fn build(folder: &Path, source: &str, library: &str, others: &[&str]) -> Result<
 fn ask(folder: &Path, library: &str, function: &str) -> i32 {
     // SAFETY: our own library and function.
     unsafe {
-        let library = libloading::Library::new(folder.join(library)).unwrap();
+        // It stays open, or else what it was told before others opened it would be gone with it.
+        let library = Box::leak(Box::new(libloading::Library::new(folder.join(library)).unwrap()));
         library.get::<unsafe extern "C" fn() -> i32>(function.as_bytes()).unwrap()()
     }
 }
 
-/// What a fake was asked for, concerning recordings and memory, since the last time.
+/// What the fake driver was asked for, concerning recordings, since the last time.
 fn calls(folder: &Path) -> String {
+    told(folder, b"fake_calls")
+}
+
+fn told(folder: &Path, function: &[u8]) -> String {
     // SAFETY: our own library and function, whose text lasts until it is asked again.
     unsafe {
         let library = libloading::Library::new(folder.join("libcuda.so.1")).unwrap();
-        let asked = library.get::<unsafe extern "C" fn() -> *const std::ffi::c_char>(b"fake_calls").unwrap();
+        let asked = library.get::<unsafe extern "C" fn() -> *const std::ffi::c_char>(function).unwrap();
         std::ffi::CStr::from_ptr(asked()).to_str().unwrap().to_string()
     }
 }
@@ -76,15 +82,21 @@ fn the_driver_is_asked_for_the_right_things_in_the_right_order() {
     let absent = Gpu::open(1).err().unwrap().to_string();
     assert!(absent.contains("GPU 1 was asked for and the driver knows 1"), "{absent}");
 
+    // Where opening fails half-way, what was taken is given back.
+    ask(folder.path(), "libcuda.so.1", "fake_refuses_host_memory");
+    let error = Nvidia::open(0).err().unwrap().to_string();
+    assert!(error.contains("cuMemHostAlloc failed"), "{error}");
+    assert_eq!(ask(folder.path(), "libcuda.so.1", "fake_held"), 0);
+
     let driver = Arc::new(Nvidia::open(0).unwrap());
     let gpu = Gpu::over(driver.clone());
     let name = gpu.name();
-    assert!(
-        name.starts_with("Fake GPU (sm_90), driver for CUDA 13.0, NVRTC ") && name.ends_with("no cuBLASLt"),
-        "{name}"
-    );
-    memory(&gpu);
-    launches(&gpu, &*driver);
+    let known = "Fake GPU (sm_90), driver for CUDA 13.0, NVRTC ";
+    let why = "no cuBLASLt (cuBLASLt was not found: the system's loader knows no libcublasLt.so, and none is in ";
+    assert!(name.starts_with(known) && name.contains(why), "{name}");
+    memory::crossing(&gpu);
+    memory::in_order(&gpu, folder.path());
+    launches(&gpu, &*driver, folder.path());
     recordings::all(&gpu, &*driver, folder.path());
     // Another thread has no context of its own.
     let there = std::thread::scope(|scope| scope.spawn(|| gpu.upload("x", &[7.0_f32]).unwrap()).join().unwrap());
@@ -95,7 +107,13 @@ fn the_driver_is_asked_for_the_right_things_in_the_right_order() {
     assert_eq!(ask(folder.path(), "libcuda.so.1", "fake_held"), 0, "what was taken of the driver is given back");
 
     build(folder.path(), "fake_cublaslt.cc", "libcublasLt.so.13", &["libcuda.so.1"]).unwrap();
+    // A library that cannot be used is as good as none, and leaves nothing behind.
+    ask(folder.path(), "libcublasLt.so.13", "fake_refuses");
+    let name = Gpu::open(0).unwrap().name();
+    assert!(name.ends_with(", no cuBLASLt (cublasLtCreate failed: the fake library refuses)"), "{name}");
+    assert_eq!(ask(folder.path(), "libcuda.so.1", "fake_held"), 0);
     products(folder.path());
+    memory::without_pools(folder.path());
     assert_eq!(ask(folder.path(), "libcuda.so.1", "fake_held"), 0);
     assert_eq!(ask(folder.path(), "libcublasLt.so.13", "fake_descriptions_held"), 0);
 }
@@ -155,33 +173,7 @@ fn products(folder: &Path) {
     assert!(error.contains("gemm_nt_few"), "{error}");
 }
 
-fn memory(gpu: &Gpu) {
-    // Small ones pass through memory of the driver's own, a few times around; the large one does not.
-    for (len, times) in [(1, 3), (700_000, 20), (3_000_000, 2)] {
-        let mut buffers = Vec::new();
-        for time in 0..times {
-            // The data is gone when the driver comes to copy it, unless it was cared for.
-            let data: Vec<u32> = (0..len).map(|i| i * 31 + time).collect();
-            buffers.push(gpu.upload("numbers", &data).unwrap());
-        }
-        for (time, buffer) in (0..times).zip(&buffers) {
-            let data = gpu.to_vec(buffer.view()).unwrap();
-            assert!(data.iter().zip(0..len).all(|(x, i)| *x == i * 31 + time), "{len} numbers, time {time}");
-        }
-    }
-    let from = gpu.upload("from", &[1.0_f32, 2.0, 3.0]).unwrap();
-    let mut to = gpu.zeros::<f32>("to", 4).unwrap();
-    gpu.copy(to.slice_mut(1..3), from.slice(1..3)).unwrap();
-    assert_eq!(gpu.to_vec(to.view()).unwrap(), [0.0, 2.0, 3.0, 0.0]);
-
-    let error = gpu.zeros::<u8>("far too much", 2 << 30).err().unwrap();
-    let CudaError::Memory { what, wanted_bytes, free_bytes, total_bytes } = &error else { panic!("{error}") };
-    assert_eq!((what.as_str(), *wanted_bytes, *total_bytes), ("far too much", 2 << 30, 1 << 30));
-    assert!(*free_bytes < 1 << 30);
-    assert!(gpu.memory().unwrap().0 > (1 << 30) - 1_000, "all but the two small ones was given back");
-}
-
-fn launches(gpu: &Gpu, driver: &dyn Driver) {
+fn launches(gpu: &Gpu, driver: &dyn Driver, folder: &Path) {
     let module = gpu.load(Unit { source: &KERNELS, element: Kind::F32, head_dim: 0 }).unwrap();
     let address = driver.allocate("x", 36).unwrap();
     let args = [Arg::Address(address), Arg::U32(3), Arg::U64(1 << 40), Arg::F32(0.5), Arg::F64(-0.25)];
@@ -196,7 +188,20 @@ fn launches(gpu: &Gpu, driver: &dyn Driver) {
     launch.shared_bytes = 300 << 10;
     // SAFETY: as above.
     let error = unsafe { driver.launch(module, "fill", launch, &args) }.unwrap_err().to_string();
-    assert!(error.contains("fill to 307200 bytes of shared memory failed: the fake refuses"), "{error}");
+    let most =
+        "launch of fill failed: a block of it needs 307200 bytes of shared memory, and on Fake GPU it can have 232448";
+    assert_eq!(error, format!("{most}; use model.dtype=bf16, which needs less"));
+    let bf16 = gpu.load(Unit { source: &KERNELS, element: Kind::Bf16, head_dim: 0 }).unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { driver.launch(bf16, "fill", launch, &args) }.unwrap_err().to_string(), most);
+    // SAFETY: more than the driver is ever handed.
+    let error = unsafe { driver.launch(module, "fill", Launch { shared_bytes: 0, ..launch }, &[Arg::U32(0); 25]) };
+    assert!(error.unwrap_err().to_string().contains("25 arguments, 24 at most"));
+    // A thread enters its context once.
+    let entered = ask(folder, "libcuda.so.1", "fake_entered");
+    (0..3).for_each(|_| drop(gpu.zeros::<f32>("zeros", 4).unwrap()));
+    assert_eq!(ask(folder, "libcuda.so.1", "fake_entered"), entered);
+    launch.shared_bytes = 0;
     // SAFETY: there is no such kernel.
     let error = unsafe { driver.launch(module, "absent", launch, &args) }.unwrap_err().to_string();
     assert!(error.contains("cuModuleGetFunction of absent failed"), "{error}");

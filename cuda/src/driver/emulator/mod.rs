@@ -18,7 +18,7 @@ mod recording;
 mod runtime;
 
 use super::gate::{Gate, Shelf};
-use super::{Arg, Driver, Launch, Matmul, Module, Recorded, Unit};
+use super::{Arg, Driver, Launch, MOST_ARGS, Matmul, Module, Recorded, Unit};
 use crate::CudaError;
 use compiler::{Compiler, Kernels};
 use memory::Memory;
@@ -114,7 +114,7 @@ fn check_launch(entry: &Entry, launch: Launch, args: &[Arg]) -> Result<(), Strin
         return Err(format!("{shared_bytes} bytes of shared memory, a block has {MOST_SHARED_BYTES}"));
     }
     let kinds = entry.kinds();
-    if args.len() != kinds.len() {
+    if args.len() > MOST_ARGS || args.len() != kinds.len() {
         return Err(format!("launched with {} arguments, it takes {}", args.len(), kinds.len()));
     }
     for (i, (arg, &kind)) in args.iter().zip(kinds).enumerate() {

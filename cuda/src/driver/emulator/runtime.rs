@@ -3,7 +3,7 @@
 use super::compiler::Compiler;
 use super::memory::Memory;
 use crate::CudaError;
-use crate::driver::{Arg, Launch};
+use crate::driver::{Arg, Launch, MOST_ARGS};
 use libloading::os::unix::Library;
 use std::ffi::{CStr, c_char, c_void};
 use std::process::Command;
@@ -27,15 +27,6 @@ pub fn kind(arg: &Arg) -> u8 {
         Arg::U64(_) => 2,
         Arg::F32(_) => 3,
         Arg::F64(_) => 4,
-    }
-}
-
-fn bits(arg: &Arg) -> u64 {
-    match *arg {
-        Arg::Address(x) | Arg::U64(x) => x,
-        Arg::U32(x) => x.into(),
-        Arg::F32(x) => x.to_bits().into(),
-        Arg::F64(x) => x.to_bits(),
     }
 }
 
@@ -237,11 +228,12 @@ impl Runtime {
     /// # Safety
     /// The arguments are of the kernel's kinds and point to enough memory; `files` ends with an empty name.
     pub unsafe fn run(&self, entry: &Entry, files: &[u8], launch: Launch, args: &[Arg]) -> Result<(), Found> {
-        let args: Vec<u64> = args.iter().map(bits).collect();
+        let mut words = [0_u64; MOST_ARGS];
+        words.iter_mut().zip(args).for_each(|(word, arg)| *word = arg.bits());
         let Launch { grid, threads, shared_bytes } = launch;
         let number = self.launches.fetch_add(1, Ordering::Relaxed);
         let job =
-            Job { entry, args: args.as_ptr(), files: files.as_ptr(), grid, threads, shared_bytes, launch: number };
+            Job { entry, args: words.as_ptr(), files: files.as_ptr(), grid, threads, shared_bytes, launch: number };
         let blocks: u64 = grid.iter().map(|&n| u64::from(n)).product();
         let shared =
             Shared { job, blocks, next: AtomicU64::new(0), faulty: AtomicU64::new(u64::MAX), found: Mutex::default() };

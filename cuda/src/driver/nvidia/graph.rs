@@ -41,7 +41,7 @@ impl<'a> Capture<'a> {
         nvidia.gate.shut()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is ours.
-        let begun = check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(nvidia.stream, mode) });
+        let begun = check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(nvidia.stream.0, mode) });
         begun.inspect_err(|_| drop(nvidia.open_gate()))?;
         Ok(Capture { nvidia, ended: false })
     }
@@ -63,7 +63,7 @@ impl<'a> Capture<'a> {
         self.ended = true;
         let mut graph = null_mut();
         // SAFETY: the stream is ours and captures; the graph is a local, which is null where there is none.
-        let result = unsafe { sys::cuStreamEndCapture(self.nvidia.stream, &mut graph) };
+        let result = unsafe { sys::cuStreamEndCapture(self.nvidia.stream.0, &mut graph) };
         let graph = Captured(graph);
         let ended = check("cuStreamEndCapture", result).map_err(|error| match error {
             CudaError::Call { call, reason } => {

@@ -1,30 +1,26 @@
 //! The CUDA driver: one device, its primary context, one stream.
 
+mod context;
 mod graph;
+mod memory;
 
 use super::cache::Cache;
 use super::cublaslt::{self, CublasLt};
 use super::gate::{Gate, Shelf};
 use super::nvrtc::{Arch, Nvrtc};
-use super::{Arg, Driver, Launch, Matmul, Module, Recorded, Unit, libraries};
+use super::{Arg, Driver, Kind, Launch, MOST_ARGS, Matmul, Module, Recorded, Unit, libraries};
 use crate::CudaError;
+use context::{Context, STAGING_BYTES, Staging, Stream};
 use cudarc::driver::sys;
 use graph::{Capture, Graph};
+use memory::Memory;
+pub use memory::taken;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Dynamic shared memory that every kernel may have; more must be asked for.
 const ORDINARY_SHARED_BYTES: u32 = 48 << 10;
-
-/// Host memory that small uploads pass through.
-const STAGING_BYTES: usize = 4 << 20;
-
-/// What an allocation takes of the device's memory: small ones lie side by side at multiples of 512 bytes, large ones are whole pages of
-/// 2 MiB. To be measured on a device.
-pub fn taken(bytes: usize) -> usize {
-    bytes.max(1).next_multiple_of(if bytes < 1 << 20 { 512 } else { 2 << 20 })
-}
 
 /// A GPU that can be used: nothing is held of it yet.
 pub struct Probe {
@@ -33,6 +29,10 @@ pub struct Probe {
     arch: Arch,
     /// (12, 8) of a driver for CUDA 12.8.
     driver: (u32, u32),
+    /// Shared memory that a block can have at most.
+    shared_bytes: u32,
+    /// Whether memory can be had in the order of a stream.
+    pools: bool,
     nvrtc: Nvrtc,
 }
 
@@ -77,41 +77,16 @@ impl Probe {
         }
         let driver = (version as u32 / 1000, version as u32 % 1000 / 10);
         let nvrtc = Nvrtc::open(driver.0)?;
-        Ok(Probe { device, name, arch, driver, nvrtc })
-    }
-}
-
-/// The primary context of a device, held.
-struct Context {
-    device: sys::CUdevice,
-    handle: sys::CUcontext,
-}
-
-impl Context {
-    fn retain(device: sys::CUdevice) -> Result<Context, CudaError> {
-        let mut handle = null_mut();
-        // SAFETY: the handle is a local, the device is the driver's.
-        check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut handle, device) })?;
-        Ok(Context { device, handle })
-    }
-
-    /// Makes it the one that this thread's calls go to.
-    fn enter(&self) -> Result<(), CudaError> {
-        // SAFETY: the context is held.
-        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.handle) })
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: retained once, released once. What it still holds goes with it when nobody else holds it.
-        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        let shared_bytes = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let pools = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? != 0;
+        Ok(Probe { device, name, arch, driver, shared_bytes, pools, nvrtc })
     }
 }
 
 /// A loaded unit.
 struct Loaded {
     module: sys::CUmodule,
+    element: Kind,
     functions: Vec<Function>,
 }
 
@@ -122,23 +97,20 @@ struct Function {
     shared_bytes: u32,
 }
 
-/// Host memory that the device reads by itself, so that an upload need not wait for the work before it.
-struct Staging {
-    memory: *mut u8,
-    used: usize,
-}
-
 /// An NVIDIA GPU behind the trait.
 pub struct Nvidia {
     probe: Probe,
-    context: Context,
-    stream: sys::CUstream,
     cache: Cache,
     modules: Mutex<Vec<Loaded>>,
-    staging: Mutex<Staging>,
-    products: Option<Mutex<CublasLt>>,
+    /// The library of products, or why there is none.
+    products: Result<Mutex<CublasLt>, String>,
     gate: Gate,
     graphs: Shelf<Graph>,
+    memory: Memory,
+    // Given back in this order, the context last.
+    staging: Mutex<Staging>,
+    stream: Stream,
+    context: Context,
 }
 
 // SAFETY: the driver's handles may be used by any thread; every call first makes the context the thread's own, and what
@@ -155,35 +127,47 @@ impl Nvidia {
         let probe = Probe::new(ordinal)?;
         let context = Context::retain(probe.device)?;
         context.enter()?;
-        let (mut stream, mut memory) = (null_mut(), null_mut());
-        // SAFETY: both are locals; flags 0 are the defaults.
-        unsafe {
-            check("cuStreamCreate", sys::cuStreamCreate(&mut stream, 0))?;
-            check("cuMemHostAlloc", sys::cuMemHostAlloc(&mut memory, STAGING_BYTES, 0))?;
-        }
+        let stream = Stream::new()?;
+        let staging = Mutex::new(Staging::new()?);
         let mut nvidia = Nvidia {
+            memory: Memory::new(probe.device, probe.pools, stream.0)?,
             probe,
-            context,
-            stream,
             cache: Cache::of_user(),
             modules: Mutex::default(),
-            staging: Mutex::new(Staging { memory: memory.cast(), used: 0 }),
-            products: None,
+            products: Err(String::new()),
             gate: Gate::default(),
             graphs: Shelf::default(),
+            staging,
+            stream,
+            context,
         };
-        // Without the library our own kernel multiplies; the device's name says so.
-        if libraries::CUBLASLT.load(nvidia.probe.driver.0).is_ok() {
-            let workspace = nvidia.allocate("the workspace of cuBLASLt", cublaslt::WORKSPACE_BYTES)?;
-            nvidia.products = CublasLt::new(workspace).ok().map(Mutex::new);
-        }
+        // Without the library our own kernel multiplies; the device's name says so, and why.
+        nvidia.products = nvidia.library().map_err(|error| match error {
+            CudaError::Unavailable { reason } => reason,
+            other => other.to_string(),
+        });
         Ok(nvidia)
+    }
+
+    /// The library of products, with its workspace.
+    fn library(&self) -> Result<Mutex<CublasLt>, CudaError> {
+        libraries::CUBLASLT.load(self.probe.driver.0)?;
+        let workspace = self.memory.allocate("the workspace of cuBLASLt", cublaslt::WORKSPACE_BYTES)?;
+        CublasLt::new(workspace).map(Mutex::new).inspect_err(|_| self.memory.free(workspace))
     }
 
     /// The kernel of a module, allowed so much dynamic shared memory.
     fn function(&self, module: Module, kernel: &str, shared_bytes: u32) -> Result<sys::CUfunction, CudaError> {
         let mut modules = lock(&self.modules);
         let loaded = &mut modules[module.0];
+        if shared_bytes > self.probe.shared_bytes {
+            let Probe { name, shared_bytes: most, .. } = &self.probe;
+            let less = if loaded.element == Kind::F32 { "; use model.dtype=bf16, which needs less" } else { "" };
+            let reason = format!(
+                "a block of it needs {shared_bytes} bytes of shared memory, and on {name} it can have {most}{less}"
+            );
+            return Err(failed(&format!("launch of {kernel}"), reason));
+        }
         let at = match loaded.functions.iter().position(|function| function.name == kernel) {
             Some(at) => at,
             None => {
@@ -220,7 +204,7 @@ impl Nvidia {
     /// Waits; the context is the thread's.
     fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the stream is ours.
-        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream.0) })
     }
 }
 
@@ -230,26 +214,28 @@ impl Drop for Nvidia {
             return;
         }
         let _ = self.wait();
-        self.products = None;
-        self.graphs.take_all().into_iter().for_each(Graph::destroy);
-        // SAFETY: all work is done; each is given back once. The workspace goes with the context.
-        unsafe {
-            for loaded in lock(&self.modules).drain(..) {
-                sys::cuModuleUnload(loaded.module);
-            }
-            sys::cuMemFreeHost(lock(&self.staging).memory.cast());
-            sys::cuStreamDestroy_v2(self.stream);
+        if let Ok(products) = std::mem::replace(&mut self.products, Err(String::new())) {
+            let workspace = lock(&products).workspace();
+            drop(products);
+            self.memory.free(workspace);
         }
+        self.graphs.take_all().into_iter().for_each(Graph::destroy);
+        for loaded in lock(&self.modules).drain(..) {
+            // SAFETY: all work is done; each is unloaded once.
+            unsafe { sys::cuModuleUnload(loaded.module) };
+        }
+        let _ = self.wait();
+        self.memory.close();
     }
 }
 
-// SAFETY: cuMemAlloc gives as many bytes as it is asked for, until cuMemFree.
+// SAFETY: the driver gives as many bytes as it is asked for, until they are freed.
 unsafe impl Driver for Nvidia {
     fn name(&self) -> String {
         let Probe { name, arch, driver, nvrtc, .. } = &self.probe;
         let products = match &self.products {
-            Some(_) => format!("cuBLASLt {}", CublasLt::version()),
-            None => "no cuBLASLt".to_string(),
+            Ok(_) => format!("cuBLASLt {}", CublasLt::version()),
+            Err(reason) => format!("no cuBLASLt ({reason})"),
         };
         let (major, minor) = nvrtc.version;
         format!("{name} ({arch}), driver for CUDA {}.{}, NVRTC {major}.{minor}, {products}", driver.0, driver.1)
@@ -257,10 +243,7 @@ unsafe impl Driver for Nvidia {
 
     fn memory(&self) -> Result<(usize, usize), CudaError> {
         self.context.enter()?;
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: both are locals.
-        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
-        Ok((free, total))
+        self.memory.free_and_total()
     }
 
     fn taken(&self, bytes: usize) -> usize {
@@ -270,25 +253,12 @@ unsafe impl Driver for Nvidia {
     fn allocate(&self, what: &str, bytes: usize) -> Result<u64, CudaError> {
         self.gate.refuse(|| format!("allocation of {bytes} bytes for {what}"))?;
         self.context.enter()?;
-        let mut address = 0;
-        // SAFETY: the address is a local. The driver aligns to 256 bytes at least.
-        let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) };
-        if result == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-            let (free_bytes, total_bytes) = self.memory()?;
-            return Err(CudaError::Memory { what: what.to_string(), wanted_bytes: bytes, free_bytes, total_bytes });
-        }
-        check(format_args!("cuMemAlloc of {bytes} bytes for {what}"), result)?;
-        Ok(address)
+        self.memory.allocate(what, bytes)
     }
 
     fn free(&self, address: u64) {
-        if self.gate.takes(address) {
-            return;
-        }
-        // Where the device has failed there is nobody to tell and nothing left to give back.
-        if self.context.enter().is_ok() && self.wait().is_ok() {
-            // SAFETY: it was allocated here and no work touches it any more.
-            unsafe { sys::cuMemFree_v2(address) };
+        if !self.gate.takes(address) && self.context.enter().is_ok() {
+            self.memory.free(address);
         }
     }
 
@@ -297,7 +267,7 @@ unsafe impl Driver for Nvidia {
         self.context.enter()?;
         let copy = |from: *const u8, bytes| {
             // SAFETY: `from` has so many bytes; `to` is the caller's promise.
-            check("cuMemcpyHtoDAsync", unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.stream) })
+            check("cuMemcpyHtoDAsync", unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.stream.0) })
         };
         if from.len() > STAGING_BYTES {
             copy(from.as_ptr(), from.len())?;
@@ -323,7 +293,7 @@ unsafe impl Driver for Nvidia {
         self.gate.refuse(|| "download".into())?;
         self.context.enter()?;
         // SAFETY: `to` has so many bytes and is not touched before the wait; `from` is the caller's promise.
-        let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), self.stream) };
+        let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), self.stream.0) };
         check("cuMemcpyDtoHAsync", result)?;
         self.wait()
     }
@@ -332,14 +302,14 @@ unsafe impl Driver for Nvidia {
         self.gate.puts_down("copy")?;
         self.context.enter()?;
         // SAFETY: both are memory of this device, by the caller's promise.
-        check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) })
+        check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream.0) })
     }
 
     fn zero(&self, to: u64, bytes: usize) -> Result<(), CudaError> {
         self.gate.puts_down("zero")?;
         self.context.enter()?;
         // SAFETY: as above.
-        check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to, 0, bytes, self.stream) })
+        check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to, 0, bytes, self.stream.0) })
     }
 
     fn load(&self, unit: &Unit) -> Result<Module, CudaError> {
@@ -357,7 +327,7 @@ unsafe impl Driver for Nvidia {
             other => other,
         })?;
         let mut modules = lock(&self.modules);
-        modules.push(Loaded { module, functions: Vec::new() });
+        modules.push(Loaded { module, element: unit.element, functions: Vec::new() });
         Ok(Module(modules.len() - 1))
     }
 
@@ -365,8 +335,17 @@ unsafe impl Driver for Nvidia {
         self.gate.puts_down(kernel)?;
         self.context.enter()?;
         let function = self.function(module, kernel, launch.shared_bytes)?;
-        let values: Vec<u64> = args.iter().map(bits).collect();
-        let mut pointers: Vec<*mut c_void> = values.iter().map(|value| (&raw const *value).cast_mut().cast()).collect();
+        if args.len() > MOST_ARGS {
+            return Err(failed(
+                &format!("launch of {kernel}"),
+                format!("{} arguments, {MOST_ARGS} at most", args.len()),
+            ));
+        }
+        let (mut values, mut pointers) = ([0_u64; MOST_ARGS], [null_mut::<c_void>(); MOST_ARGS]);
+        for ((arg, value), pointer) in args.iter().zip(&mut values).zip(&mut pointers) {
+            *value = arg.bits();
+            *pointer = (&raw mut *value).cast();
+        }
         let ([x, y, z], threads, shared) = (launch.grid, launch.threads, launch.shared_bytes);
         // SAFETY: each argument has a value of its width, read during the call (they are the kernel's by the caller's promise).
         let result = unsafe {
@@ -379,7 +358,7 @@ unsafe impl Driver for Nvidia {
                 1,
                 1,
                 shared,
-                self.stream,
+                self.stream.0,
                 pointers.as_mut_ptr(),
                 null_mut(),
             )
@@ -388,11 +367,11 @@ unsafe impl Driver for Nvidia {
     }
 
     unsafe fn matmul(&self, product: &Matmul) -> Result<bool, CudaError> {
-        let Some(products) = &self.products else { return Ok(false) };
+        let Ok(products) = &self.products else { return Ok(false) };
         self.gate.puts_down("matmul")?;
         self.context.enter()?;
         // SAFETY: the caller's promise; the stream is this context's.
-        unsafe { lock(products).multiply(product, self.stream.cast()) }
+        unsafe { lock(products).multiply(product, self.stream.0.cast()) }
     }
 
     fn synchronize(&self) -> Result<(), CudaError> {
@@ -405,9 +384,9 @@ unsafe impl Driver for Nvidia {
         self.gate.refuse(|| "timing".into())?;
         self.context.enter()?;
         let (begin, end) = (Event::new()?, Event::new()?);
-        begin.record(self.stream)?;
+        begin.record(self.stream.0)?;
         work()?;
-        end.record(self.stream)?;
+        end.record(self.stream.0)?;
         // SAFETY: the event is ours.
         check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(end.0) })?;
         begin.milliseconds_to(&end).map(Some)
@@ -424,7 +403,7 @@ unsafe impl Driver for Nvidia {
         self.gate.refuse(|| "replay".into())?;
         let graph = self.graphs.get(recorded)?;
         self.context.enter()?;
-        graph.launch(self.stream)
+        graph.launch(self.stream.0)
     }
 
     fn forget(&self, recorded: Recorded) {
@@ -469,16 +448,6 @@ impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once.
         unsafe { sys::cuEventDestroy_v2(self.0) };
-    }
-}
-
-/// An argument in the low bytes of a word, where a little-endian machine looks for every width.
-fn bits(arg: &Arg) -> u64 {
-    match *arg {
-        Arg::Address(value) | Arg::U64(value) => value,
-        Arg::U32(value) => value.into(),
-        Arg::F32(value) => value.to_bits().into(),
-        Arg::F64(value) => value.to_bits(),
     }
 }
 
