@@ -506,7 +506,8 @@ fn the_other_commands() {
     assert!(!place.path("runs").exists(), "inspect leaves nothing");
 }
 
-/// A guard takes a run back, with a value model and a reference, and with adapters; cut off before or after, it goes the same way.
+/// A guard takes a run back, with a value model and a reference, and with adapters, while all that can be measured is; cut off before
+/// or after, it goes the same way.
 #[test]
 fn a_run_that_goes_back_is_resumed_exactly() {
     let place = Place::new();
@@ -519,7 +520,10 @@ fn a_run_that_goes_back_is_resumed_exactly() {
         "run.steps=8",
         "val.every=0",
         "val.before_train=false",
-        "collapse.every=4",
+        "collapse.every=2",
+        "collapse.multi_turn=true",
+        "collapse.contrast=2",
+        "gradient_analysis.every=3",
         "checkpoint.every=1",
         "checkpoint.keep=0",
         "guards.reward=rollback",
