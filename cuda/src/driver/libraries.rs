@@ -1,13 +1,16 @@
 //! Where NVIDIA's libraries are looked for.
 //!
-//! Nothing of CUDA is linked: cudarc loads the driver, NVRTC and cuBLASLt by their names on first use, and panics when one is missing.
-//! So each is made sure of before anything of it is called: the system's loader is asked first; what it does not know is looked for in
-//! the toolkit's folders and in those of Python's packages, and loaded from there by its full path. From then on the loader knows the
-//! library by the name that cudarc asks for. `RAGEN_CUDA_LIBRARIES` names a folder that comes before all of these.
+//! Nothing of CUDA is linked. The folder that `RAGEN_CUDA_LIBRARIES` names comes before all others. Then come what the system's loader knows,
+//! the toolkit's folders and those of Python's packages: the first version that is no newer than the driver, or where there is none such
+//! the first of any version, for a newer one may still do.
+//!
+//! cudarc loads the driver and cuBLASLt by a list of names on first use, and panics when none is there. So they are loaded here before, by
+//! their full path where the loader does not know them; from then on it knows them by their names. NVRTC is not left to cudarc: of two
+//! versions that the loader knows it would take the newer one, whatever was loaded here.
 
 use crate::CudaError;
 use std::cmp::Reverse;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,8 +25,8 @@ pub struct Library {
     versions: &'static [u32],
     /// A library that it loads by name while it works.
     companion: Option<&'static str>,
-    /// Whether cudarc would find it now.
-    present: unsafe fn() -> bool,
+    /// Whether cudarc would find it now, if it is cudarc that calls it.
+    present: Option<unsafe fn() -> bool>,
 }
 
 /// The driver.
@@ -32,7 +35,7 @@ pub const DRIVER: Library = Library {
     stem: "cuda",
     versions: &[1],
     companion: None,
-    present: cudarc::driver::sys::is_culib_present,
+    present: Some(cudarc::driver::sys::is_culib_present),
 };
 
 /// The compiler of kernels.
@@ -41,7 +44,7 @@ pub const NVRTC: Library = Library {
     stem: "nvrtc",
     versions: &[13, 12],
     companion: Some("nvrtc-builtins"),
-    present: cudarc::nvrtc::sys::is_culib_present,
+    present: None,
 };
 
 /// Matrix products.
@@ -50,7 +53,7 @@ pub const CUBLASLT: Library = Library {
     stem: "cublasLt",
     versions: &[13, 12],
     companion: None,
-    present: cudarc::cublaslt::sys::is_culib_present,
+    present: Some(cudarc::cublaslt::sys::is_culib_present),
 };
 
 /// The variable that names a folder to be looked in before all others.
@@ -59,30 +62,38 @@ const NAMED_FOLDER: &str = "RAGEN_CUDA_LIBRARIES";
 /// Where the driver lies on systems whose loader does not say so: WSL, Colab, NixOS.
 const DRIVER_FOLDERS: &[&str] = &["/usr/lib/wsl/lib", "/usr/lib64-nvidia", "/run/opengl-driver/lib"];
 
+/// Where a library was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// By the system's loader, under this name.
+    Known(String),
+    /// In a file.
+    At(PathBuf),
+}
+
 impl Library {
-    /// Makes sure that cudarc finds it, no newer than `newest` where there is a choice.
+    /// Opens it, for as long as the program runs, no newer than `newest` where there is a choice.
     ///
     /// **Errors** [`CudaError::Unavailable`]: what is missing, where it was looked for, how to get it.
-    pub fn load(&self, newest: u32) -> Result<(), CudaError> {
+    pub fn load(&self, newest: u32) -> Result<&'static libloading::Library, CudaError> {
         let named = std::env::var_os(NAMED_FOLDER).map(PathBuf::from);
-        if let Some(path) = self.find(named, newest) {
-            return self.load_from(&path);
-        }
-        // SAFETY: it opens and closes NVIDIA's own libraries, which may be initialised at any time.
-        if unsafe { (self.present)() } {
-            return Ok(());
+        if let Some((_, path)) = named.and_then(|folder| self.best_in(&folder, newest)) {
+            return self.open(&Place::At(path));
         }
         let is_driver = self.stem == DRIVER.stem;
-        let found = if is_driver {
-            self.find(DRIVER_FOLDERS.iter().map(PathBuf::from), newest)
-        } else {
-            let set = |name: &str| std::env::var_os(name);
-            self.find(toolkit_folders(&set, Path::new("/usr/local")), newest)
-                .or_else(|| self.find(site_packages(&set).iter().flat_map(|site| wheel_folders(site)), newest))
-                .or_else(|| self.find(sites_of_python().iter().flat_map(|site| wheel_folders(site)), newest))
-        };
-        if let Some(path) = found {
-            self.load_from(&path)
+        let set = |name: &str| std::env::var_os(name);
+        // Looked at one after the other: asking python3 takes a while.
+        let places: [&dyn Fn() -> Vec<PathBuf>; 3] = [
+            &|| toolkit_folders(&set, Path::new("/usr/local")),
+            &|| site_packages(&set).iter().flat_map(|site| wheel_folders(site)).collect(),
+            &|| sites_of_python().iter().flat_map(|site| wheel_folders(site)).collect(),
+        ];
+        let driver: [&dyn Fn() -> Vec<PathBuf>; 1] = [&|| DRIVER_FOLDERS.iter().map(PathBuf::from).collect()];
+        let folders = if is_driver { &driver[..] } else { &places[..] };
+        // SAFETY: it opens and closes NVIDIA's own libraries, which may be initialised at any time.
+        let known = |name: &str| unsafe { libloading::Library::new(name) }.is_ok();
+        if let Some(place) = self.choose(newest, &known, folders.iter().flat_map(|folders| folders())) {
+            self.open(&place)
         } else if is_driver {
             Err(self.missing(&DRIVER_FOLDERS.join(", "), "install the driver of the GPU (nvidia.com/drivers)"))
         } else {
@@ -97,47 +108,76 @@ impl Library {
         }
     }
 
-    /// Makes sure that cudarc finds the one in `folder`.
+    /// Opens the one in `folder`.
     ///
     /// **Errors** [`CudaError::Unavailable`] when there is none.
-    pub fn load_in(&self, folder: &Path) -> Result<(), CudaError> {
-        match self.find([folder.to_path_buf()], u32::MAX) {
-            Some(path) => self.load_from(&path),
+    pub fn load_in(&self, folder: &Path) -> Result<&'static libloading::Library, CudaError> {
+        match self.best_in(folder, u32::MAX) {
+            Some((_, path)) => self.open(&Place::At(path)),
             None => Err(self.missing(&folder.display().to_string(), "name another folder")),
         }
     }
 
-    fn load_from(&self, path: &Path) -> Result<(), CudaError> {
-        let open = |path: &Path| {
+    /// The first place with a version that is no newer than `newest`: the system's loader, then the folders; or else the first place.
+    fn choose(
+        &self,
+        newest: u32,
+        known: &dyn Fn(&str) -> bool,
+        folders: impl Iterator<Item = PathBuf>,
+    ) -> Option<Place> {
+        let name = |version: &u32| format!("lib{}.so.{version}", self.stem);
+        let (fit, newer): (Vec<u32>, Vec<u32>) = self.versions.iter().partition(|version| **version <= newest);
+        if let Some(name) = fit.iter().map(name).find(|name| known(name)) {
+            return Some(Place::Known(name));
+        }
+        let mut first = None;
+        for folder in folders {
+            match self.best_in(&folder, newest) {
+                Some((version, path)) if version <= newest => return Some(Place::At(path)),
+                Some((_, path)) => first = first.or(Some(path)),
+                None => {}
+            }
+        }
+        // The name without a version does not tell which it is.
+        let names = std::iter::once(format!("lib{}.so", self.stem)).chain(newer.iter().rev().map(name));
+        let by_name = { names }.find(|name| known(name)).map(Place::Known);
+        by_name.or(first.map(Place::At))
+    }
+
+    fn open(&self, place: &Place) -> Result<&'static libloading::Library, CudaError> {
+        let open = |path: &OsStr| {
             // SAFETY: NVIDIA's own library; initialising it has no precondition.
             let library = unsafe { libloading::Library::new(path) };
             // It stays loaded for as long as the program runs, and known to the loader by its name.
-            library.map(std::mem::forget)
+            library.map(|library| &*Box::leak(Box::new(library)))
         };
-        for companion in self.companion.iter().flat_map(|stem| versions_in(path.parent().unwrap_or(path), stem)) {
+        let path = match place {
+            Place::Known(name) => Path::new(name),
+            Place::At(path) => path,
+        };
+        let folder = path.parent().filter(|_| matches!(place, Place::At(_)));
+        for (_, path) in self.companion.iter().zip(folder).flat_map(|(stem, folder)| versions_in(folder, stem)) {
             // Where it does not load, its library says so when it needs it.
-            let _ = open(&companion.1);
+            let _ = open(path.as_os_str());
         }
         let unavailable = |reason: String| Err(CudaError::Unavailable { reason });
-        match open(path) {
+        match open(path.as_os_str()) {
             Err(error) => unavailable(format!("{} does not load: {error}", path.display())),
             // SAFETY: as above.
-            Ok(()) if !unsafe { (self.present)() } => {
+            Ok(_) if self.present.is_some_and(|present| !unsafe { present() }) => {
                 unavailable(format!("{} is loaded and yet the loader does not know it by name", path.display()))
             }
-            Ok(()) => Ok(()),
+            Ok(library) => Ok(library),
         }
     }
 
-    /// The first folder's best version.
-    fn find(&self, folders: impl IntoIterator<Item = PathBuf>, newest: u32) -> Option<PathBuf> {
-        folders.into_iter().find_map(|folder| {
-            let mut there = versions_in(&folder, self.stem);
-            there.retain(|(version, _)| self.versions.contains(version));
-            // What is newer than the driver is better than nothing: it may still do.
-            there.sort_by_key(|(version, _)| (*version <= newest, Reverse(version.abs_diff(newest))));
-            there.pop().map(|(_, path)| path)
-        })
+    /// The best version in a folder.
+    fn best_in(&self, folder: &Path, newest: u32) -> Option<(u32, PathBuf)> {
+        let mut there = versions_in(folder, self.stem);
+        there.retain(|(version, _)| self.versions.contains(version));
+        // What is newer than the driver is better than nothing: it may still do.
+        there.sort_by_key(|(version, _)| (*version <= newest, Reverse(version.abs_diff(newest))));
+        there.pop()
     }
 
     fn missing(&self, places: &str, remedy: &str) -> CudaError {
@@ -226,6 +266,14 @@ mod tests {
         folder
     }
 
+    /// The file that is chosen among folders where the loader knows nothing.
+    fn find(library: &Library, folders: impl IntoIterator<Item = PathBuf>, newest: u32) -> Option<PathBuf> {
+        library.choose(newest, &|_| false, folders.into_iter()).map(|place| match place {
+            Place::At(path) => path,
+            known => panic!("{known:?}"),
+        })
+    }
+
     #[test]
     fn toolkits_are_found_where_they_are_installed() {
         let tree = tree(&[
@@ -238,14 +286,14 @@ mod tests {
         let (root, local) = (tree.path(), tree.path().join("local"));
         let none = |_: &str| None;
         assert_eq!(
-            NVRTC.find(toolkit_folders(&none, &local), 13).unwrap().parent().unwrap(),
+            find(&NVRTC, toolkit_folders(&none, &local), 13).unwrap().parent().unwrap(),
             local.join("cuda-12.10/lib64"),
             "12.10 is newer than 12.4, and share is no toolkit"
         );
-        assert_eq!(CUBLASLT.find(toolkit_folders(&none, &local), 13), None);
+        assert_eq!(find(&CUBLASLT, toolkit_folders(&none, &local), 13), None);
         let home = |name: &str| (name == "CUDA_HOME").then(|| root.join("home").into_os_string());
         assert_eq!(
-            CUBLASLT.find(toolkit_folders(&home, &local), 13).unwrap(),
+            find(&CUBLASLT, toolkit_folders(&home, &local), 13).unwrap(),
             root.join("home/lib64/libcublasLt.so.13")
         );
     }
@@ -269,7 +317,7 @@ mod tests {
         };
         let find = |library: &Library, set: &dyn Fn(&str) -> Option<OsString>, newest| {
             let sites = site_packages(set);
-            let path = library.find(sites.iter().flat_map(|site| wheel_folders(site)), newest)?;
+            let path = super::tests::find(library, sites.iter().flat_map(|site| wheel_folders(site)), newest)?;
             Some(path.file_name()?.to_str()?.to_string())
         };
         assert_eq!(find(&NVRTC, &set, 13).unwrap(), "libnvrtc.so.12", "the environment that is active comes first");
@@ -283,7 +331,7 @@ mod tests {
     #[test]
     fn the_version_follows_the_driver() {
         let tree = tree(&["libnvrtc.so.11", "libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so.x", "libnvrtc.so"]);
-        let find = |newest| NVRTC.find([tree.path().to_path_buf()], newest).unwrap();
+        let find = |newest| find(&NVRTC, [tree.path().to_path_buf()], newest).unwrap();
         assert_eq!(find(13), tree.path().join("libnvrtc.so.13"));
         assert_eq!(find(12), tree.path().join("libnvrtc.so.12"));
         assert_eq!(
@@ -291,6 +339,26 @@ mod tests {
             tree.path().join("libnvrtc.so.12"),
             "11 cannot be used; something newer is better than nothing"
         );
+    }
+
+    #[test]
+    fn what_is_newer_than_the_driver_is_taken_only_where_nothing_fits() {
+        let tree = tree(&["a/libnvrtc.so.13", "b/libnvrtc.so.12", "c/libnvrtc.so.12", "d/libnvrtc.so.13"]);
+        let choose = |newest, known: &[&str], folders: &[&str]| {
+            let folders = folders.iter().map(|folder| tree.path().join(folder));
+            match NVRTC.choose(newest, &|name| known.contains(&name), folders)? {
+                Place::Known(name) => Some(name),
+                Place::At(path) => Some(path.strip_prefix(tree.path()).unwrap().display().to_string()),
+            }
+        };
+        let (both, newer) = (["libnvrtc.so.13", "libnvrtc.so.12"], ["libnvrtc.so", "libnvrtc.so.13"]);
+        assert_eq!(choose(13, &both, &["b"]).unwrap(), "libnvrtc.so.13");
+        assert_eq!(choose(12, &both, &["b"]).unwrap(), "libnvrtc.so.12", "the loader knows one that fits");
+        assert_eq!(choose(12, &newer, &["a", "b", "c"]).unwrap(), "b/libnvrtc.so.12", "a folder has one that fits");
+        assert_eq!(choose(12, &newer, &["a", "d"]).unwrap(), "libnvrtc.so", "nothing fits for certain");
+        assert_eq!(choose(12, &["libnvrtc.so.13"], &["a", "d"]).unwrap(), "libnvrtc.so.13");
+        assert_eq!(choose(12, &[], &["d", "a"]).unwrap(), "d/libnvrtc.so.13");
+        assert_eq!(choose(12, &[], &["e"]), None);
     }
 
     #[test]

@@ -6,8 +6,8 @@
 use super::cache::{Cache, content_hash};
 use super::{Source, Unit, libraries};
 use crate::CudaError;
-use cudarc::nvrtc::sys;
-use std::ffi::{CStr, CString, c_char};
+use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
 use std::path::Path;
 
@@ -53,8 +53,46 @@ pub struct Compiled {
     pub log: String,
 }
 
+/// Declares what is used of NVRTC, as its header does. The bindings would take whichever library the system's loader finds first by a list
+/// of names; these are of the library that was chosen.
+macro_rules! functions {
+    ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
+        /// NVRTC's functions, of one opened library.
+        #[allow(non_snake_case)]
+        struct Functions {
+            $($name: unsafe extern "C" fn($($argument),*) -> $result,)*
+        }
+
+        impl Functions {
+            /// # Safety
+            /// The library is NVRTC, and is never closed.
+            unsafe fn of(library: &libloading::Library) -> Result<Functions, libloading::Error> {
+                // SAFETY: the types are those of NVRTC's header.
+                unsafe { Ok(Functions { $($name: *library.get(concat!(stringify!($name), "\0").as_bytes())?,)* }) }
+            }
+        }
+    };
+}
+
+functions! {
+    nvrtcVersion(*mut c_int, *mut c_int) -> nvrtcResult;
+    nvrtcGetNumSupportedArchs(*mut c_int) -> nvrtcResult;
+    nvrtcGetSupportedArchs(*mut c_int) -> nvrtcResult;
+    nvrtcGetErrorString(nvrtcResult) -> *const c_char;
+    nvrtcCreateProgram(*mut nvrtcProgram, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char) -> nvrtcResult;
+    nvrtcDestroyProgram(*mut nvrtcProgram) -> nvrtcResult;
+    nvrtcCompileProgram(nvrtcProgram, c_int, *const *const c_char) -> nvrtcResult;
+    nvrtcGetProgramLogSize(nvrtcProgram, *mut usize) -> nvrtcResult;
+    nvrtcGetProgramLog(nvrtcProgram, *mut c_char) -> nvrtcResult;
+    nvrtcGetCUBINSize(nvrtcProgram, *mut usize) -> nvrtcResult;
+    nvrtcGetCUBIN(nvrtcProgram, *mut c_char) -> nvrtcResult;
+    nvrtcGetPTXSize(nvrtcProgram, *mut usize) -> nvrtcResult;
+    nvrtcGetPTX(nvrtcProgram, *mut c_char) -> nvrtcResult;
+}
+
 /// The compiler.
 pub struct Nvrtc {
+    functions: Functions,
     /// Its version, (13, 0).
     pub version: (u32, u32),
     /// Architectures that it knows.
@@ -66,31 +104,32 @@ impl Nvrtc {
     ///
     /// **Errors** [`CudaError::Unavailable`].
     pub fn open(newest: u32) -> Result<Nvrtc, CudaError> {
-        libraries::NVRTC.load(newest)?;
-        Nvrtc::loaded()
+        Nvrtc::of(libraries::NVRTC.load(newest)?)
     }
 
-    /// The one in a folder. A program has one NVRTC: where another was loaded before, or the system's loader finds one under a name
-    /// that it prefers, it is that one; see `version`.
+    /// The one in a folder.
     ///
     /// **Errors** [`CudaError::Unavailable`].
     pub fn open_in(folder: &Path) -> Result<Nvrtc, CudaError> {
-        libraries::NVRTC.load_in(folder)?;
-        Nvrtc::loaded()
+        Nvrtc::of(libraries::NVRTC.load_in(folder)?)
     }
 
-    fn loaded() -> Result<Nvrtc, CudaError> {
+    fn of(library: &'static libloading::Library) -> Result<Nvrtc, CudaError> {
+        // SAFETY: it is NVRTC.
+        let functions = unsafe { Functions::of(library) };
+        let functions =
+            functions.map_err(|error| CudaError::Unavailable { reason: format!("NVRTC is too old: {error}") })?;
         let (mut major, mut minor, mut count) = (0, 0, 0);
-        // SAFETY: the library is loaded; every pointer is to a local that lives through its call, `supported` as long as it says.
+        // SAFETY: every pointer is to a local that lives through its call, `supported` as long as it says.
         let supported = unsafe {
-            check("nvrtcVersion", sys::nvrtcVersion(&mut major, &mut minor))?;
-            check("nvrtcGetNumSupportedArchs", sys::nvrtcGetNumSupportedArchs(&mut count))?;
+            functions.check("nvrtcVersion", (functions.nvrtcVersion)(&mut major, &mut minor))?;
+            functions.check("nvrtcGetNumSupportedArchs", (functions.nvrtcGetNumSupportedArchs)(&mut count))?;
             let mut supported = vec![0; count.max(0) as usize];
-            check("nvrtcGetSupportedArchs", sys::nvrtcGetSupportedArchs(supported.as_mut_ptr()))?;
+            functions.check("nvrtcGetSupportedArchs", (functions.nvrtcGetSupportedArchs)(supported.as_mut_ptr()))?;
             supported
         };
         let supported = supported.into_iter().map(|arch| arch as u32).collect();
-        Ok(Nvrtc { version: (major as u32, minor as u32), supported })
+        Ok(Nvrtc { functions, version: (major as u32, minor as u32), supported })
     }
 
     /// Compiles a unit for a device of `arch`.
@@ -98,7 +137,7 @@ impl Nvrtc {
     /// **Errors** [`CudaError::Compile`] with the compiler's log; [`CudaError::Unavailable`] for a device that it does not know.
     pub fn compile(&self, unit: &Unit, arch: Arch) -> Result<Compiled, CudaError> {
         let options = self.options(arch)?;
-        compile_text(&unit.to_string(), &unit.text(&PRELUDE), &options)
+        self.functions.compile(&unit.to_string(), &unit.text(&PRELUDE), &options)
     }
 
     /// The machine code of a unit, from the cache if it is there.
@@ -138,62 +177,70 @@ impl Nvrtc {
 }
 
 /// A program of NVRTC's, destroyed at the end.
-struct Program(sys::nvrtcProgram);
+struct Program<'a>(nvrtcProgram, &'a Functions);
 
-impl Drop for Program {
+impl Drop for Program<'_> {
     fn drop(&mut self) {
         // SAFETY: it was created and is destroyed once.
-        unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
+        unsafe { (self.1.nvrtcDestroyProgram)(&mut self.0) };
     }
 }
 
-fn compile_text(unit: &str, text: &str, options: &[String]) -> Result<Compiled, CudaError> {
-    let no_zero = |text: &str| CString::new(text).expect("a kernel source without a zero byte");
-    let text = no_zero(text);
-    let options: Vec<CString> = options.iter().map(|option| no_zero(option)).collect();
-    let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-    let mut program = Program(std::ptr::null_mut());
-    // SAFETY: the strings outlive the program, which is created first and used by this thread alone; each buffer is as long as NVRTC
-    // says.
-    unsafe {
-        let created = sys::nvrtcCreateProgram(
-            &mut program.0,
-            text.as_ptr(),
-            c"unit.cu".as_ptr(),
-            0,
-            std::ptr::null(),
-            std::ptr::null(),
-        );
-        check("nvrtcCreateProgram", created)?;
-        let result = sys::nvrtcCompileProgram(program.0, pointers.len() as i32, pointers.as_ptr());
-        let log = output(program.0, sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog)?;
-        let log = words(&log);
-        if result != sys::nvrtcResult::NVRTC_SUCCESS {
-            let log = if log.is_empty() { said(result) } else { log };
-            return Err(CudaError::Compile { unit: unit.to_string(), log });
+impl Functions {
+    fn compile(&self, unit: &str, text: &str, options: &[String]) -> Result<Compiled, CudaError> {
+        let no_zero = |text: &str| CString::new(text).expect("a kernel source without a zero byte");
+        let text = no_zero(text);
+        let options: Vec<CString> = options.iter().map(|option| no_zero(option)).collect();
+        let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        let (mut program, none) = (Program(std::ptr::null_mut(), self), std::ptr::null());
+        // SAFETY: the strings outlive the program, which is created first and used by this thread alone; each buffer is as long as NVRTC
+        // says.
+        unsafe {
+            let created = (self.nvrtcCreateProgram)(&mut program.0, text.as_ptr(), c"unit.cu".as_ptr(), 0, none, none);
+            self.check("nvrtcCreateProgram", created)?;
+            let result = (self.nvrtcCompileProgram)(program.0, pointers.len() as i32, pointers.as_ptr());
+            let log = words(&self.output(program.0, self.nvrtcGetProgramLogSize, self.nvrtcGetProgramLog)?);
+            if result != nvrtcResult::NVRTC_SUCCESS {
+                let log = if log.is_empty() { self.said(result) } else { log };
+                return Err(CudaError::Compile { unit: unit.to_string(), log });
+            }
+            let cubin = self.output(program.0, self.nvrtcGetCUBINSize, self.nvrtcGetCUBIN)?;
+            let ptx = words(&self.output(program.0, self.nvrtcGetPTXSize, self.nvrtcGetPTX)?);
+            Ok(Compiled { cubin, ptx, log })
         }
-        let cubin = output(program.0, sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)?;
-        let ptx = words(&output(program.0, sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)?);
-        Ok(Compiled { cubin, ptx, log })
     }
-}
 
-/// What a compiled program has to give: first its size, then itself.
-///
-/// # Safety
-/// The program exists, and `get` writes at most as much as `size` says.
-unsafe fn output(
-    program: sys::nvrtcProgram,
-    size: unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult,
-    get: unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult,
-) -> Result<Vec<u8>, CudaError> {
-    let mut bytes = 0;
-    // SAFETY: the caller's promise.
-    unsafe {
-        check("asking NVRTC for a size", size(program, &mut bytes))?;
-        let mut data = vec![0_u8; bytes];
-        check("asking NVRTC for its product", get(program, data.as_mut_ptr().cast()))?;
-        Ok(data)
+    /// What a compiled program has to give: first its size, then itself.
+    ///
+    /// # Safety
+    /// The program exists, and `get` writes at most as much as `size` says.
+    unsafe fn output(
+        &self,
+        program: nvrtcProgram,
+        size: unsafe extern "C" fn(nvrtcProgram, *mut usize) -> nvrtcResult,
+        get: unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> nvrtcResult,
+    ) -> Result<Vec<u8>, CudaError> {
+        let mut bytes = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.check("asking NVRTC for a size", size(program, &mut bytes))?;
+            let mut data = vec![0_u8; bytes];
+            self.check("asking NVRTC for its product", get(program, data.as_mut_ptr().cast()))?;
+            Ok(data)
+        }
+    }
+
+    fn said(&self, result: nvrtcResult) -> String {
+        // SAFETY: NVRTC answers every number with a text of its own that lasts.
+        unsafe { CStr::from_ptr((self.nvrtcGetErrorString)(result)) }.to_string_lossy().into_owned()
+    }
+
+    fn check(&self, call: &str, result: nvrtcResult) -> Result<(), CudaError> {
+        if result == nvrtcResult::NVRTC_SUCCESS {
+            Ok(())
+        } else {
+            Err(CudaError::Call { call: call.to_string(), reason: self.said(result) })
+        }
     }
 }
 
@@ -201,19 +248,6 @@ unsafe fn output(
 fn words(bytes: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(bytes).map_or(bytes, CStr::to_bytes);
     String::from_utf8_lossy(text).trim().to_string()
-}
-
-fn said(result: sys::nvrtcResult) -> String {
-    // SAFETY: NVRTC answers every number with a text of its own that lasts.
-    unsafe { CStr::from_ptr(sys::nvrtcGetErrorString(result)) }.to_string_lossy().into_owned()
-}
-
-fn check(call: &str, result: sys::nvrtcResult) -> Result<(), CudaError> {
-    if result == sys::nvrtcResult::NVRTC_SUCCESS {
-        Ok(())
-    } else {
-        Err(CudaError::Call { call: call.to_string(), reason: said(result) })
-    }
 }
 
 #[cfg(test)]
