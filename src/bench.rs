@@ -4,6 +4,7 @@
 //! `peers` the crate `gemm` runs beside our own product.
 
 mod engine;
+pub mod estimate;
 pub mod gpu;
 pub mod language;
 mod product;

@@ -11,6 +11,7 @@ mod step;
 use super::engine::tokens;
 use super::median;
 use cost::Cost;
+pub(super) use kernels::kernel_shape;
 use ragen_models::doctor::ceilings::{self, copy_rate, product_rate};
 use ragen_models::engine::{Engine, EngineError, GpuEngine, Room};
 use ragen_models::gpu::{Bf16, Gpu, GpuTransformer, Precision, Products};
@@ -78,7 +79,8 @@ impl Sizes {
         self
     }
 
-    fn room(&self) -> Room {
+    /// What they need.
+    pub(super) fn room(&self) -> Room {
         let pages = |tokens: usize| tokens.div_ceil(PAGE) + 1;
         let batch = self.batches.iter().copied().max().unwrap_or(1);
         let decoded = batch * pages(self.decode.0 + self.decode.1 + 1);
@@ -343,18 +345,23 @@ impl Bench<'_> {
 }
 
 /// New sequences that hold these prompts.
-fn prefill(engine: &mut dyn Engine, prompts: &[Vec<u32>]) -> Result<Vec<CacheId>, EngineError> {
+pub(super) fn prefill(engine: &mut dyn Engine, prompts: &[Vec<u32>]) -> Result<Vec<CacheId>, EngineError> {
     let ids: Vec<CacheId> = prompts.iter().map(|_| engine.open()).collect();
     let appends: Vec<Append<'_>> = ids.iter().zip(prompts).map(|(&id, tokens)| Append { id, tokens }).collect();
     engine.extend(&appends)?;
     Ok(ids)
 }
 
-fn decode_step(engine: &mut dyn Engine, ids: &[CacheId], position: usize) -> Result<(), EngineError> {
+/// A token for each of the first `batch` rows of logits, which end at `position`.
+pub(super) fn draw(engine: &mut dyn Engine, batch: usize, position: usize) -> Result<Vec<[u32; 1]>, EngineError> {
     let draw = |row: usize| Draw { row, key: Key::new(6).with(row as u64), position: position as u64 };
-    let draws: Vec<Draw> = (0..ids.len()).map(draw).collect();
+    let draws: Vec<Draw> = (0..batch).map(draw).collect();
     let drawn = engine.draw(&draws, &Sampling::default())?;
-    let tokens: Vec<[u32; 1]> = drawn.iter().map(|outcome| [outcome.drawn.id]).collect();
+    Ok(drawn.iter().map(|outcome| [outcome.drawn.id]).collect())
+}
+
+fn decode_step(engine: &mut dyn Engine, ids: &[CacheId], position: usize) -> Result<(), EngineError> {
+    let tokens = draw(engine, ids.len(), position)?;
     let appends: Vec<Append<'_>> = ids.iter().zip(&tokens).map(|(&id, tokens)| Append { id, tokens }).collect();
     engine.extend(&appends)
 }
