@@ -61,6 +61,7 @@ pub fn page() -> Result<String, EngineError> {
     lines.push(step_line(&sizes, &rollout, &update));
     let mut text = assumptions();
     text.push_str(&targets(&lines));
+    text.push_str(&what_it_takes(&c, &sizes, &training, &decoding[2].1));
     let (_, largest) = decoding.pop().expect("the largest batch");
     text.push_str(&parts(&[training, largest, rollout, update]));
     let gib = walker.most_bytes() as f64 / f64::from(1 << 30);
@@ -151,6 +152,44 @@ fn targets(lines: &[Line]) -> String {
         let _ = writeln!(text, "| {what} | {target} | {best} | {expected} | {verdict} | not yet measured |");
     }
     text
+}
+
+/// The share of `of` at which a figure is `target`, all else as expected; `None` where even all of it is too little.
+fn needed(target: f64, set: &dyn Fn(&mut Assumed, f64), figure: &dyn Fn(&Assumed) -> f64) -> Option<f64> {
+    let at = |share: f64| {
+        let mut on = MACHINE;
+        set(&mut on, share);
+        figure(&on)
+    };
+    let (mut low, mut high) = (0.0, 1.0);
+    if at(high) < target {
+        return None;
+    }
+    for _ in 0..40 {
+        let middle = 0.5 * (low + high);
+        if at(middle) < target { low = middle } else { high = middle }
+    }
+    Some(high)
+}
+
+/// How good one thing alone would have to be for a target, all else as expected.
+fn what_it_takes(c: &Config, sizes: &Sizes, training: &Estimate, decoding: &Estimate) -> String {
+    let (rows, len) = sizes.train;
+    let flops = cost::train(c, rows * len, rows * (len - 1), rows * cost::pairs(0, len)).flops;
+    let mfu = |on: &Assumed| flops / seconds(&training.walks, c, on).total() / on.rate;
+    let bytes = cost::decode(c, 2, 128, sizes.decode.0 + sizes.decode.1 / 2, 1).bytes;
+    let share = |on: &Assumed| bytes / seconds(&decoding.walks, c, on).total() / on.bandwidth;
+    let at = |what: &str, of: &str, x: Option<f64>| match x {
+        None => format!("not by {what} alone"),
+        Some(x) => format!("{what} at {:.0} % of the {of}", 100.0 * x),
+    };
+    format!(
+        "\nWith one thing better and all else as expected, 45 % in training takes\n{}, {}, or {};\n40 % in decoding takes {}.\n",
+        at("products", "rate", needed(0.45, &|on, x| on.of_rate = x, &mfu)),
+        at("attention", "rate", needed(0.45, &|on, x| on.attention_of_rate = x, &mfu)),
+        at("what waits for memory", "bandwidth", needed(0.45, &|on, x| on.of_bandwidth = x, &mfu)),
+        at("what waits for memory", "bandwidth", needed(0.4, &|on, x| on.of_bandwidth = x, &share)),
+    )
 }
 
 fn parts(of: &[Estimate]) -> String {
