@@ -9,7 +9,7 @@ use crate::env_manager::metrics::{Metrics, add_pass_at_k, aggregate, episode_met
 use crate::env_manager::{EnvManager, EnvManagerError, Episode};
 use crate::policy::{Finish, Policy, PolicyError, Request, Response, Sampling, Says, SequenceId, Stop};
 use crate::protocol::parse;
-use crate::trajectory::{Outcome, Played, Provenance, TokenRow, Trajectory, Turn};
+use crate::trajectory::{Outcome, Played, Provenance, Trajectory, Turn};
 use ragen_envs::EnvError;
 use ragen_models::random::Key;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,6 +80,8 @@ pub struct Rollout {
     pub dropped: Vec<String>,
     /// Metrics of all episodes, keys `TAG/name` and `name`.
     pub metrics: Metrics,
+    /// How often all environments were played, each time on other levels.
+    pub rounds: usize,
 }
 
 /// An episode while it is played.
@@ -101,8 +103,8 @@ pub fn play(
     how: Play<'_>,
     key: Key,
 ) -> Result<Rollout, RolloutError> {
-    let mut rollout =
-        Rollout { dropped: broken.iter().map(|(_, error)| error.to_string()).collect(), ..Rollout::default() };
+    let dropped = broken.iter().map(|(_, error)| error.to_string()).collect();
+    let mut rollout = Rollout { dropped, rounds: 1, ..Rollout::default() };
     let lost: BTreeSet<usize> = broken.iter().map(|(index, _)| *index).collect();
     let mut first_error = broken.into_iter().next().map(|(_, error)| error);
     let mut waiting = (0..envs.episodes.len()).filter(|index| !lost.contains(index));
@@ -170,6 +172,17 @@ pub fn play(
     Ok(rollout)
 }
 
+impl Rollout {
+    /// Takes in another rollout of the same step, on other levels of `envs`; its groups come behind those that are there.
+    pub fn append(&mut self, more: Rollout, envs: &EnvManager) {
+        let shift = self.rounds * envs.n_groups();
+        self.trajectories.extend(more.trajectories.into_iter().map(|t| Trajectory { group: t.group + shift, ..t }));
+        self.dropped.extend(more.dropped);
+        self.rounds += more.rounds;
+        self.metrics = measure(self, envs);
+    }
+}
+
 impl Seat {
     fn new(index: usize, episode: &Episode, sequence: SequenceId) -> Self {
         let trajectory = Trajectory {
@@ -207,7 +220,7 @@ impl Seat {
         if self.prompt.starts_row { 0 } else { self.trajectory.rows.last().map_or(0, |row| row.tokens.len()) }
     }
 
-    /// Begins the prompt's row, and with it another sequence, if it has one of its own.
+    /// Begins another sequence if the prompt has a row of its own.
     fn begin_row(&mut self, policy: &mut dyn Policy) {
         if !self.prompt.starts_row {
             return;
@@ -216,7 +229,6 @@ impl Seat {
             policy.close(self.sequence);
             self.sequence = policy.open();
         }
-        self.trajectory.rows.push(TokenRow::default());
     }
 
     fn request<'a>(&'a self, context: &ContextManager, key: Key) -> Request<'a> {
@@ -231,10 +243,8 @@ impl Seat {
 
     /// Takes in a response: its tokens as they are, and what the environment makes of its text.
     fn answer(&mut self, how: Play<'_>, episode: &mut Episode, response: Response) -> Result<(), EnvError> {
+        let prompt = self.trajectory.push_prompt(&self.prompt.tokens, self.prompt.starts_row);
         let row = self.trajectory.last_row();
-        let start = row.tokens.len();
-        row.tokens.extend(&self.prompt.tokens);
-        let prompt = start..row.tokens.len();
         let place = row.push_response(&response.ids, &response.logps, &response.kept);
         let reasoning = how.context.reasoning(&row.tokens.ids, &place);
         let text = how.context.response_text(&episode.rules, &response.ids, response.finish);
@@ -247,6 +257,7 @@ impl Seat {
             observation: std::mem::take(&mut self.observation),
             reasoning,
             row: self.trajectory.rows.len() - 1,
+            shown_from: self.prompt.shown_from,
             prompt,
             response: place,
             text,
@@ -281,7 +292,7 @@ fn measure(rollout: &Rollout, envs: &EnvManager) -> Metrics {
     add_pass_at_k(&places, envs.group_size(), &mut episodes);
     let mut n_episodes: BTreeMap<String, usize> = BTreeMap::new();
     for episode in &envs.episodes {
-        *n_episodes.entry(episode.rules.name.clone()).or_default() += 1;
+        *n_episodes.entry(episode.rules.name.clone()).or_default() += rollout.rounds;
     }
     let mut metrics = aggregate(&episodes, &n_episodes);
 

@@ -20,6 +20,10 @@ use ragen_models::transformer::Precision;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+mod history;
+
+pub use history::{ContextMode, History, Overflow, Window};
+
 /// The whole configuration of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -286,30 +290,6 @@ pub enum PromptStyle {
     Compact,
 }
 
-/// Which part of the history the policy sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ContextMode {
-    /// All turns; a trajectory is one row.
-    Full,
-    /// The last `context_window` turns as a conversation.
-    LimitedMultiTurn,
-    /// One user message that summarises the last turns.
-    SingleTurn,
-}
-
-/// What a later prompt of an episode shows of the earlier turns, for a model that brings a chat template.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum History {
-    /// What was read and sampled, id by id, where the template shows it so; otherwise a new row as the template shows it.
-    Auto,
-    /// What was read and sampled, id by id, whatever the template would show.
-    Append,
-    /// A new row every turn, as the template shows it.
-    Template,
-}
-
 /// `[rollout]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -341,7 +321,9 @@ pub struct Rollout {
     /// Which part of the history the policy sees.
     pub context: ContextMode,
     /// Turns seen in the windowed context modes, the present one included.
-    pub context_window: usize,
+    pub context_window: Window,
+    /// What happens where they leave no room for a response.
+    pub overflow: Overflow,
     /// What a later prompt shows of the earlier turns, for a model that brings a chat template.
     pub history: History,
 }
@@ -362,7 +344,8 @@ impl Default for Rollout {
             sampling: Sampling::default(),
             format_penalty: -0.1,
             context: ContextMode::Full,
-            context_window: 0,
+            context_window: Window::All,
+            overflow: Overflow::Drop,
             history: History::Auto,
         }
     }

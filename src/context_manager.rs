@@ -5,20 +5,23 @@
 //! it can never turn into a control token (decision D2). The wording is free; which facts a prompt holds, and in which
 //! order, is the published one. This module does not know how responses are parsed or rewarded.
 
-use crate::config::{Config, ContextMode, History, PromptStyle};
+use crate::config::{Config, ContextMode, History, Overflow, PromptStyle, Window};
 use crate::env_manager::{Episode, TagRules};
 use crate::policy::Finish;
 use crate::protocol::{ANSWER_CLOSE, ANSWER_OPEN, AnswerFormat, THINK_CLOSE, THINK_OPEN};
 use crate::trajectory::{Provenance, Tokens, Trajectory};
 use chat::ChatLayout;
-pub use chat::Conversation;
+pub use messages::Conversation;
+use messages::{Message, Role, Told};
 use ragen_models::chat_template::{Chat, ChatTemplateError};
 use ragen_models::tokenizer::Tokenizer;
-use std::ops::Range;
+use std::num::NonZeroUsize;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use wording::Piece;
 
 mod chat;
+mod messages;
 mod wording;
 
 /// Why prompts cannot be laid out as configured.
@@ -41,12 +44,9 @@ pub enum ContextError {
     /// The chat template cannot be used.
     #[error(transparent)]
     Template(#[from] ChatTemplateError),
-    /// A context mode that cannot be trained yet.
-    #[error("rollout.context = \"{0}\" is not supported; use \"full\"")]
-    Mode(&'static str),
     /// A window where there is none.
     #[error("rollout.context_window = {0} has no effect with rollout.context = \"full\"; remove it")]
-    Window(usize),
+    Window(NonZeroUsize),
     /// There is no room for a response.
     #[error("rollout.response_tokens = {response} leaves no room for a prompt in a context of {context} tokens")]
     NoRoom {
@@ -82,6 +82,25 @@ pub struct Prompt {
     pub tokens: Tokens,
     /// It begins a row of its own instead of going on behind the last response.
     pub starts_row: bool,
+    /// The first turn that the policy then sees, counted from 0.
+    pub shown_from: usize,
+}
+
+/// The first of `turns` from which on all that is shown fits. None is cut in two, and the last, the present one, stays
+/// even if it does not fit.
+///
+/// **Errors** whatever `fits` does; it is asked in order, last for the turn that is returned.
+pub fn first_that_fits<E>(
+    turns: RangeInclusive<usize>,
+    mut fits: impl FnMut(usize) -> Result<bool, E>,
+) -> Result<usize, E> {
+    let last = *turns.end();
+    for first in turns {
+        if fits(first)? || first == last {
+            return Ok(first);
+        }
+    }
+    Ok(last)
 }
 
 /// Lays out prompts.
@@ -94,6 +113,9 @@ pub struct ContextManager {
     /// Longest sequence in tokens.
     pub context_tokens: usize,
     layout: Layout,
+    mode: ContextMode,
+    window: Window,
+    overflow: Overflow,
     style: PromptStyle,
     force_open_tag: bool,
     force_close_tag: bool,
@@ -114,11 +136,8 @@ impl ContextManager {
         max_positions: usize,
     ) -> Result<Self, ContextError> {
         let rollout = &config.rollout;
-        match rollout.context {
-            ContextMode::Full if rollout.context_window == 0 => {}
-            ContextMode::Full => return Err(ContextError::Window(rollout.context_window)),
-            ContextMode::LimitedMultiTurn => return Err(ContextError::Mode("limited_multi_turn")),
-            ContextMode::SingleTurn => return Err(ContextError::Mode("single_turn")),
+        if let (ContextMode::Full, Window::Last(turns)) = (rollout.context, rollout.context_window) {
+            return Err(ContextError::Window(turns));
         }
         let context_tokens = rollout.model_tokens.min(max_positions);
         if rollout.response_tokens == 0 || rollout.response_tokens >= context_tokens {
@@ -126,7 +145,11 @@ impl ContextManager {
         }
         let layout = match chat {
             Some(_) if rollout.prompt == PromptStyle::Compact => return Err(ContextError::Compact),
-            Some(chat) => Layout::Chat(ChatLayout::new(chat, rollout.history)?),
+            Some(chat) => {
+                let reasoning = if rollout.think { [THINK_OPEN, "r", THINK_CLOSE].concat() } else { String::new() };
+                let response = [&reasoning, ANSWER_OPEN, "a", ANSWER_CLOSE].concat();
+                Layout::Chat(ChatLayout::new(chat, &tokenizer, rollout.history, &response)?)
+            }
             None if rollout.history == History::Template => return Err(ContextError::NoTemplate),
             None => Layout::Controls(controls(&tokenizer, rollout.prompt)?),
         };
@@ -135,6 +158,9 @@ impl ContextManager {
             response_tokens: rollout.response_tokens,
             context_tokens,
             layout,
+            mode: rollout.context,
+            window: rollout.context_window,
+            overflow: rollout.overflow,
             style: rollout.prompt,
             force_open_tag: rollout.force_open_tag,
             force_close_tag: rollout.force_close_tag,
@@ -153,9 +179,21 @@ impl ContextManager {
         ids
     }
 
-    /// A token that says nothing and ends nothing: what a memory plan fills responses with.
+    /// A token that says nothing and ends nothing: what a memory plan fills responses with. Shown again as text, as many
+    /// times as it was said, it takes as many tokens, if there is such a one.
     pub fn filler(&self) -> u32 {
-        self.tokenizer.encode_plain(".").first().copied().unwrap_or(0)
+        let spread = |text: &str| {
+            let id = *self.tokenizer.encode_plain(text).first()?;
+            let said = self.tokenizer.decode(&[id; 64]);
+            Some((self.tokenizer.encode_plain(&said).len(), id))
+        };
+        let candidates = [" no", " so", " a", "~", "."].iter().filter_map(|text| spread(text));
+        candidates.max_by_key(|(tokens, _)| *tokens).map_or(0, |(_, id)| id)
+    }
+
+    /// Whether a later turn begins a row of its own even where everything fits.
+    pub fn splits_rows(&self) -> bool {
+        self.mode != ContextMode::Full || matches!(&self.layout, Layout::Chat(layout) if layout.rewrites)
     }
 
     /// Whether responses also end by what they say: a language model may spell the closing tag in several tokens.
@@ -198,6 +236,9 @@ impl ContextManager {
 
     /// What the policy reads before the next response of an episode; `conversation` is kept from prompt to prompt.
     ///
+    /// With all turns in view it goes on behind the last response where it can. Otherwise it begins a row, which shows the
+    /// turns of the window, or as many of the last ones as leave room for a response.
+    ///
     /// **Errors** [`ContextError::Template`] if the chat template refuses the conversation.
     pub fn prompt(
         &self,
@@ -205,38 +246,96 @@ impl ContextManager {
         episode: &Episode,
         trajectory: &Trajectory,
     ) -> Result<Prompt, ContextError> {
+        conversation.listen(self, episode, trajectory);
+        let told = Told { conversation, trajectory, rules: &episode.rules };
+        let now = trajectory.turns.len();
+        let ends = self.overflow == Overflow::End;
+        let mut first = match self.window {
+            Window::All => 0,
+            Window::Last(turns) => (now + 1).saturating_sub(turns.get()),
+        };
+        if let (ContextMode::Full, Some(last)) = (self.mode, trajectory.turns.last()) {
+            first = last.shown_from;
+            if let Some(tokens) = self.continuation(&told, first)? {
+                if ends || self.has_room(last.response.end + tokens.len()) {
+                    return Ok(Prompt { tokens, starts_row: false, shown_from: first });
+                }
+                first += 1;
+            }
+        }
+        let mut tokens = Tokens::default();
+        let shown_from = first_that_fits(first..=now, |first| {
+            tokens = self.row(&told, first)?;
+            Ok::<bool, ContextError>(ends || self.has_room(tokens.len()))
+        })?;
+        Ok(Prompt { tokens, starts_row: true, shown_from })
+    }
+
+    /// A prompt that begins a row and shows the turns from `first` on.
+    fn row(&self, told: &Told<'_>, first: usize) -> Result<Tokens, ContextError> {
+        let messages = self.messages(told, first);
+        let mut tokens = match &self.layout {
+            Layout::Controls(controls) => self.controls_row(*controls, &messages),
+            Layout::Chat(layout) => layout.row(&self.tokenizer, &messages)?,
+        };
+        self.push_opening(&mut tokens, told.rules);
+        Ok(tokens)
+    }
+
+    /// What goes on behind the last response, in a row that shows the turns from `first` on; `None` where a row of its own
+    /// must begin.
+    fn continuation(&self, told: &Told<'_>, first: usize) -> Result<Option<Tokens>, ContextError> {
+        let Some(last) = told.trajectory.turns.last() else { return Ok(None) };
+        let mut tokens = Tokens::default();
+        if self.closes(last.finish) {
+            self.push_tag(&mut tokens, ANSWER_CLOSE);
+        }
         match &self.layout {
-            Layout::Controls(controls) => Ok(self.controls_prompt(*controls, episode, trajectory)),
-            Layout::Chat(layout) => self.chat_prompt(layout, conversation, episode, trajectory),
+            Layout::Controls(controls) => {
+                let message = self.user_message(told, told.now(), first);
+                self.push_message(&mut tokens, *controls, &message);
+                tokens.push(&[controls.assistant], Provenance::Template);
+            }
+            Layout::Chat(layout) => {
+                let messages = self.messages(told, first);
+                let Some(tail) = layout.continuation(&self.tokenizer, &messages, told.last_id())? else {
+                    return Ok(None);
+                };
+                tokens.extend(&tail);
+            }
+        }
+        self.push_opening(&mut tokens, told.rules);
+        Ok(Some(tokens))
+    }
+
+    /// A row of role ids.
+    fn controls_row(&self, controls: Controls, messages: &[Message]) -> Tokens {
+        let mut tokens = Tokens::default();
+        tokens.push(&[controls.bos], Provenance::Template);
+        for message in messages {
+            self.push_message(&mut tokens, controls, message);
+        }
+        tokens.push(&[controls.assistant], Provenance::Template);
+        tokens
+    }
+
+    fn push_message(&self, tokens: &mut Tokens, controls: Controls, message: &Message) {
+        let role = match message.role {
+            Role::System => controls.system,
+            Role::User => Some(controls.user),
+            Role::Assistant => Some(controls.assistant),
+        };
+        if let Some(role) = role {
+            tokens.push(&[role], Provenance::Template);
+            self.push_pieces(tokens, &message.pieces);
         }
     }
 
-    /// A prompt of role ids.
-    fn controls_prompt(&self, controls: Controls, episode: &Episode, trajectory: &Trajectory) -> Prompt {
-        let last = trajectory.turns.last();
-        let mut tokens = Tokens::default();
-        let control = |tokens: &mut Tokens, id: u32| tokens.push(&[id], Provenance::Template);
-        if last.is_none() {
-            control(&mut tokens, controls.bos);
-            if let Some(system) = controls.system {
-                control(&mut tokens, system);
-                self.push_pieces(&mut tokens, &self.system_message(episode));
-            }
-        }
-        if last.is_some_and(|last| self.closes(last.finish)) {
-            self.push_tag(&mut tokens, ANSWER_CLOSE);
-        }
-        control(&mut tokens, controls.user);
-        let pieces = match self.style {
-            PromptStyle::Compact => vec![Piece::Environment(episode.observation())],
-            PromptStyle::Full => self.user_message(episode, trajectory.turns.len() + 1, last),
-        };
-        self.push_pieces(&mut tokens, &pieces);
-        control(&mut tokens, controls.assistant);
+    /// The opening tag that a prompt ends with.
+    fn push_opening(&self, tokens: &mut Tokens, rules: &TagRules) {
         if self.force_open_tag {
-            self.push_tag(&mut tokens, self.answer_format(&episode.rules).opening_tag());
+            self.push_tag(tokens, self.answer_format(rules).opening_tag());
         }
-        Prompt { tokens, starts_row: last.is_none() }
     }
 
     fn push_pieces(&self, tokens: &mut Tokens, pieces: &[Piece]) {
@@ -245,6 +344,7 @@ impl ContextManager {
                 Piece::Words(text) => tokens.push(&self.tokenizer.encode_plain(text), Provenance::Template),
                 Piece::Environment(text) => tokens.push(&self.tokenizer.encode_plain(text), Provenance::Environment),
                 Piece::Tag(tag) => self.push_tag(tokens, tag),
+                Piece::Said { ids, .. } => tokens.push(ids, Provenance::History),
             }
         }
     }
@@ -292,11 +392,6 @@ impl ContextManager {
             Layout::Chat(_) => self.tokenizer.decode_without_special(ids),
         };
         [open, &said, close].concat()
-    }
-
-    /// Whether the template closes a response that ended like this.
-    fn closes(&self, finish: Finish) -> bool {
-        self.force_close_tag && finish == Finish::Length
     }
 
     /// The reasoning's place among `tokens`, given the response's: the tokens wholly between the first opening tag and the

@@ -9,7 +9,7 @@
 
 use crate::config::{Config, EnvSet, Tag};
 use crate::trajectory::{Outcome, Played};
-use ragen_envs::{Env, EnvError, Legend, Mode};
+use ragen_envs::{Env, EnvError, Legend, Mode, Recap};
 use ragen_models::random::Key;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,7 +63,7 @@ pub enum EnvManagerError {
 const ATTEMPTS: u64 = 1000;
 
 /// What all episodes of a tag have in common.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct TagRules {
     /// The tag's name.
     pub name: String,
@@ -79,6 +79,8 @@ pub struct TagRules {
     pub max_tokens: usize,
     /// Whether there are so many starts that those of validation can be kept out of training.
     pub many_starts: bool,
+    /// How earlier turns are told where a prompt sums them up.
+    pub recap: Recap,
 }
 
 /// One environment in play.
@@ -359,6 +361,7 @@ pub fn tag_rules(name: &str, tag: &Tag) -> Result<TagRules, EnvManagerError> {
         single_action: tag.single_action,
         max_tokens: tag.max_tokens,
         many_starts: spec.many_starts,
+        recap: spec.recap,
     })
 }
 

@@ -10,8 +10,8 @@ use ragen_models::math::exp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Scores up to this far from 0 count as 0; also the slack of `min_p`, there for scores about 1.
-const ZERO: f64 = 1e-10;
+/// The slack of `min_p`, in units of the best score.
+const SLACK: f64 = 1e-10;
 
 /// How many of the ranked groups are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,23 @@ pub enum Metric {
     /// Standard deviation (n − 1) of the trajectories' mean token entropies.
     #[serde(alias = "entropy_std", alias = "entropy-variance", alias = "entropy-std")]
     EntropyVariance,
+    /// Share of trajectories that ended well.
+    Success,
+    /// Standard deviation (n − 1) of success: 0 where all or none ended well.
+    #[serde(alias = "success_std", alias = "success-variance", alias = "success-std")]
+    SuccessVariance,
+}
+
+impl Metric {
+    /// Whether a group is scored by the spread of its members, which one member does not have.
+    pub fn is_spread(self) -> bool {
+        matches!(self, Metric::RewardVariance | Metric::EntropyVariance | Metric::SuccessVariance)
+    }
+
+    /// Whether it looks at the policy's entropy, which must be computed for it.
+    pub fn reads_entropy(self) -> bool {
+        matches!(self, Metric::Entropy | Metric::EntropyVariance)
+    }
 }
 
 /// What `top_p` takes the share of.
@@ -86,16 +103,37 @@ pub struct FilterConfig {
     pub value: f64,
     /// Which end of the ranking is kept: `largest` or `smallest`.
     pub kind: Kind,
-    /// What a group is scored by: `reward_variance`, `reward`, `reward_sum`, `length`, `entropy`, `entropy_variance`.
+    /// What a group is scored by: `reward_variance`, `reward`, `reward_sum`, `length`, `entropy`, `entropy_variance`,
+    /// `success`, `success_variance`.
     pub metric: Metric,
-    /// Groups whose score is 0 take part in the ranking.
+    /// Groups whose score is exactly 0 take part in the ranking; a spread is 0 where all members are equal.
     pub include_zero: bool,
+    /// Score what was measured as its place between the least and the most of the rollout, so that no choice of the reward's
+    /// unit or zero changes what is kept.
+    pub scale_free: bool,
     /// What `top_p` takes the share of: `linear` or `softmax`.
     pub top_p_prob_mode: TopPMode,
     /// Slack below the share of `top_p` with `linear`, in units of the score; a batch with less score in all is empty.
     pub selection_eps: f64,
     /// Training stops after so many empty selections in a row; 0 never.
     pub empty_stop_steps: u64,
+    /// Rollouts a step at most: while fewer than `full_groups` groups are kept, more are played.
+    pub max_rounds: u64,
+    /// Groups that make a step full; further ones are left out. 0: as many as a rollout has.
+    pub full_groups: usize,
+}
+
+impl FilterConfig {
+    /// The same with the number of groups that make a step full, where rollouts of so many groups are played until it is.
+    pub fn resolved(&self, groups: usize) -> Self {
+        let full_groups = if self.max_rounds > 1 && self.full_groups == 0 { groups } else { self.full_groups };
+        FilterConfig { full_groups, ..self.clone() }
+    }
+
+    /// Whether every group is kept, whatever it holds.
+    pub fn passes_all(&self) -> bool {
+        self.strategy == Strategy::TopP && self.value >= 1.0 && self.include_zero
+    }
 }
 
 impl Default for FilterConfig {
@@ -106,9 +144,12 @@ impl Default for FilterConfig {
             kind: Kind::Largest,
             metric: Metric::RewardVariance,
             include_zero: true,
+            scale_free: false,
             top_p_prob_mode: TopPMode::Linear,
             selection_eps: 0.01,
             empty_stop_steps: 5,
+            max_rounds: 1,
+            full_groups: 0,
         }
     }
 }
@@ -122,6 +163,8 @@ pub struct Measurement {
     pub trajectory: usize,
     /// The trajectory's rewards and penalties in all, not normalised. A trajectory's first row counts.
     pub reward: f64,
+    /// Whether the trajectory ended well.
+    pub success: bool,
     /// Trained tokens of the row.
     pub n_tokens: usize,
     /// Mean entropy of the row's trained tokens, in nats; read by the entropy metrics only.
@@ -129,10 +172,12 @@ pub struct Measurement {
 }
 
 /// One group of the rollout, as the filter saw it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// Its id.
     pub group: usize,
+    /// The rewards of its trajectories, in order.
+    pub rewards: Vec<f64>,
     /// What it was ranked by.
     pub score: f64,
     /// Standard deviation (n − 1) of its trajectories' rewards.
@@ -162,6 +207,7 @@ impl Filtered {
 /// One trajectory, gathered from its rows.
 struct Trajectory {
     reward: f64,
+    success: bool,
     n_tokens: usize,
     entropy_sum: f64,
     n_rows: usize,
@@ -178,12 +224,61 @@ struct Spread {
 /// Scores the groups of a rollout and selects those to train on.
 ///
 /// Rows of one trajectory may stand anywhere; groups may differ in size (a broken episode is missing). Ties go to the
-/// lower group id. **Deviations** the reference needs groups of equal size, one row each.
+/// lower group id. Of more than `full_groups` groups the first by id are kept. **Deviations** the reference needs groups of equal size, one row each.
 pub fn filter(config: &FilterConfig, rows: &[Measurement]) -> Filtered {
+    let mut members: BTreeMap<usize, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    for ((group, _), trajectory) in gather(rows) {
+        let (rewards, quantities) = members.entry(group).or_default();
+        rewards.push(trajectory.reward);
+        quantities.push(match config.metric {
+            Metric::RewardVariance | Metric::Reward | Metric::RewardSum => trajectory.reward,
+            Metric::Length => trajectory.n_tokens as f64,
+            Metric::Entropy | Metric::EntropyVariance => trajectory.entropy_sum / trajectory.n_rows as f64,
+            Metric::Success | Metric::SuccessVariance => f64::from(u8::from(trajectory.success)),
+        });
+    }
+    let spreads: Vec<Spread> = members.values().map(|(_, quantities)| Spread::of(quantities)).collect();
+    let scored =
+        if config.scale_free { scale_free(members.values().map(|(_, quantities)| quantities)) } else { vec![] };
+    let scores: Vec<f64> = (0..spreads.len())
+        .map(|i| scored.get(i).unwrap_or(&spreads[i]))
+        .map(|spread| match config.metric {
+            Metric::RewardVariance | Metric::EntropyVariance | Metric::SuccessVariance => spread.std,
+            Metric::Reward | Metric::Length | Metric::Entropy | Metric::Success => spread.mean,
+            Metric::RewardSum => spread.sum,
+        })
+        .collect();
+    let mut groups: Vec<Group> = members
+        .into_iter()
+        .zip(&scores)
+        .map(|((group, (rewards, _)), &score)| Group {
+            group,
+            score,
+            reward_std: statistics::sample_std(&rewards),
+            rewards,
+            kept: false,
+        })
+        .collect();
+    for rank in select(config, &scores) {
+        groups[rank].kept = true;
+    }
+    let full = if config.full_groups > 0 { config.full_groups } else { groups.len() };
+    let surplus = groups.iter_mut().filter(|group| group.kept).skip(full).map(|group| group.kept = false).count();
+    let mut metrics = describe(config.metric, &groups, &spreads);
+    if config.full_groups > 0 {
+        metrics.push(("rollout/filter_surplus_count".into(), surplus as f64));
+    }
+    let is_kept = |id: usize| groups.binary_search_by_key(&id, |group| group.group).is_ok_and(|i| groups[i].kept);
+    Filtered { rows: (0..rows.len()).filter(|&row| is_kept(rows[row].group)).collect(), groups, metrics }
+}
+
+/// The trajectories by group and index.
+fn gather(rows: &[Measurement]) -> BTreeMap<(usize, usize), Trajectory> {
     let mut trajectories: BTreeMap<(usize, usize), Trajectory> = BTreeMap::new();
     for row in rows {
         let trajectory = trajectories.entry((row.group, row.trajectory)).or_insert(Trajectory {
             reward: row.reward,
+            success: row.success,
             n_tokens: 0,
             entropy_sum: 0.0,
             n_rows: 0,
@@ -192,49 +287,31 @@ pub fn filter(config: &FilterConfig, rows: &[Measurement]) -> Filtered {
         trajectory.entropy_sum += row.entropy;
         trajectory.n_rows += 1;
     }
-    let mut members: BTreeMap<usize, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
-    for ((group, _), trajectory) in &trajectories {
-        let (rewards, quantities) = members.entry(*group).or_default();
-        rewards.push(trajectory.reward);
-        quantities.push(match config.metric {
-            Metric::RewardVariance | Metric::Reward | Metric::RewardSum => trajectory.reward,
-            Metric::Length => trajectory.n_tokens as f64,
-            Metric::Entropy | Metric::EntropyVariance => trajectory.entropy_sum / trajectory.n_rows as f64,
-        });
-    }
-    let spreads: Vec<Spread> = members
-        .values()
-        .map(|(_, values)| Spread {
+    trajectories
+}
+
+impl Spread {
+    fn of(values: &[f64]) -> Self {
+        Spread {
             std: statistics::sample_std(values),
             max: statistics::max(values),
             mean: statistics::mean(values),
             sum: values.iter().sum(),
-        })
-        .collect();
-    let scores: Vec<f64> = spreads
-        .iter()
-        .map(|spread| match config.metric {
-            Metric::RewardVariance | Metric::EntropyVariance => spread.std,
-            Metric::Reward | Metric::Length | Metric::Entropy => spread.mean,
-            Metric::RewardSum => spread.sum,
-        })
-        .collect();
-    let mut groups: Vec<Group> = members
-        .iter()
-        .zip(&scores)
-        .map(|((&group, (rewards, _)), &score)| Group {
-            group,
-            score,
-            reward_std: statistics::sample_std(rewards),
-            kept: false,
-        })
-        .collect();
-    for rank in select(config, &scores) {
-        groups[rank].kept = true;
+        }
     }
-    let metrics = describe(config.metric, &groups, &spreads);
-    let is_kept = |id: usize| groups.binary_search_by_key(&id, |group| group.group).is_ok_and(|i| groups[i].kept);
-    Filtered { rows: (0..rows.len()).filter(|&row| is_kept(rows[row].group)).collect(), groups, metrics }
+}
+
+/// The groups' spreads with every value replaced by its place from 0, the least of all groups, to 1, the most. Values that
+/// are not finite stay what they are.
+fn scale_free<'a>(groups: impl Iterator<Item = &'a Vec<f64>> + Clone) -> Vec<Spread> {
+    let finite = groups.clone().flatten().copied().filter(|value| value.is_finite());
+    let (least, most) =
+        finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)));
+    let place = |value: &f64| match most > least {
+        true => (value - least) / (most - least),
+        false => value - least,
+    };
+    groups.map(|values| Spread::of(&values.iter().map(place).collect::<Vec<_>>())).collect()
 }
 
 /// The indices of the scores that are selected, in order of rank; ties go to the lower index.
@@ -242,11 +319,10 @@ pub fn filter(config: &FilterConfig, rows: &[Measurement]) -> Filtered {
 /// With `top_p`, a value of 1 or more and `include_zero` everything passes; otherwise a score that is not finite is never
 /// selected, as it cannot be ranked.
 pub fn select(config: &FilterConfig, scores: &[f64]) -> Vec<usize> {
-    let passes_all = config.strategy == Strategy::TopP && config.value >= 1.0;
-    if passes_all && config.include_zero {
+    if config.passes_all() {
         return (0..scores.len()).collect();
     }
-    let takes_part = |score: f64| score.is_finite() && (config.include_zero || score.abs() > ZERO);
+    let takes_part = |score: f64| score.is_finite() && (config.include_zero || score != 0.0);
     let mut ranked: Vec<usize> = (0..scores.len()).filter(|&i| takes_part(scores[i])).collect();
     // Both sorts are stable, so equal scores stay in order of their index.
     match config.kind {
@@ -255,7 +331,7 @@ pub fn select(config: &FilterConfig, scores: &[f64]) -> Vec<usize> {
     }
     let sorted: Vec<f64> = ranked.iter().map(|&i| scores[i]).collect();
     let n_kept = match config.strategy {
-        Strategy::TopP if passes_all => sorted.len(),
+        Strategy::TopP if config.value >= 1.0 => sorted.len(),
         Strategy::TopP => match config.top_p_prob_mode {
             TopPMode::Linear => linear_prefix(&sorted, config.value, config.selection_eps),
             TopPMode::Softmax => softmax_prefix(&sorted, config.value, config.kind),
@@ -264,13 +340,13 @@ pub fn select(config: &FilterConfig, scores: &[f64]) -> Vec<usize> {
         Strategy::TopKAbs => (config.value.trunc() as usize).max(1),
         Strategy::MinP => {
             let best = sorted.first().copied().unwrap_or_default();
-            // Grows with the scores, so that the best one is always within reach of itself.
-            let slack = ZERO * best.abs().max(1.0);
+            // In its unit, so that the best one is within reach of itself whatever the scale.
+            let slack = SLACK * best.abs();
             sorted
                 .iter()
                 .take_while(|&&score| match config.kind {
                     Kind::Largest => score >= best * config.value - slack,
-                    Kind::Smallest => score <= best / (config.value + ZERO) + slack,
+                    Kind::Smallest => score <= best / (config.value + SLACK) + slack,
                 })
                 .count()
         }
@@ -312,6 +388,7 @@ fn describe(metric: Metric, groups: &[Group], spreads: &[Spread]) -> Vec<(String
         Metric::RewardVariance | Metric::Reward | Metric::RewardSum => "reward",
         Metric::Length => "length",
         Metric::Entropy | Metric::EntropyVariance => "entropy",
+        Metric::Success | Metric::SuccessVariance => "success",
     };
     let mut metrics = Vec::new();
     for (prefix, only_kept) in [("in_group", false), ("chosen_in_group", true)] {
@@ -331,7 +408,7 @@ fn describe(metric: Metric, groups: &[Group], spreads: &[Spread]) -> Vec<(String
     let n_kept = groups.iter().filter(|group| group.kept).count() as f64;
     metrics.push(("rollout/filter_kept_count".into(), n_kept));
     metrics.push(("rollout/filter_kept_ratio".into(), n_kept / groups.len().max(1) as f64));
-    let n_zero = groups.iter().filter(|group| group.score.abs() <= ZERO).count();
+    let n_zero = groups.iter().filter(|group| group.score == 0.0).count();
     metrics.push(("rollout/filter_zero_count".into(), n_zero as f64));
     metrics
 }
@@ -399,7 +476,14 @@ mod tests {
     /// Sixteen rewards of −0.1 have no spread, exactly; a group of one has none either; nothing left is not a panic.
     #[test]
     fn flat_groups_are_zero_groups() {
-        let row = |trajectory, group, reward| Measurement { group, trajectory, reward, n_tokens: 3, entropy: 0.0 };
+        let row = |trajectory, group, reward| Measurement {
+            group,
+            trajectory,
+            reward,
+            success: reward > 0.0,
+            n_tokens: 3,
+            entropy: 0.0,
+        };
         let mut rows: Vec<Measurement> = (0..16).map(|t| row(t, 4, -0.1)).collect();
         rows.push(row(16, 9, 5.0));
         let config = FilterConfig { include_zero: false, ..FilterConfig::default() };
@@ -409,6 +493,149 @@ mod tests {
         assert!(filtered.metrics.iter().all(|metric| metric.1.is_finite()));
         assert_eq!(filter(&FilterConfig::default(), &rows).rows.len(), 17);
         assert!(filter(&config, &[]).rows.is_empty());
+    }
+
+    /// Eight groups of four trajectories in two rows each; no two groups have equal scores.
+    fn rollout(seed: u64, unit: f64, zero: f64, name: impl Fn(usize) -> usize) -> Vec<Measurement> {
+        let key = Key::new(seed);
+        let row = |i: usize| {
+            let (group, trajectory) = (i / 8, i / 2);
+            // Whole numbers, so that units and zeros that are powers of two change no rounding.
+            let reward = key.with(trajectory as u64).below(0, 1000) as f64;
+            let is_flat = key.with(group as u64).below(1, 4) == 0;
+            let reward = if is_flat { key.with(group as u64).below(2, 1000) as f64 } else { reward };
+            Measurement {
+                group: name(group),
+                trajectory,
+                reward: unit * reward + zero,
+                success: reward > 600.0,
+                n_tokens: 1 + key.with(i as u64).below(3, 30),
+                entropy: key.with(i as u64).uniform(4),
+            }
+        };
+        (0..64).map(row).collect()
+    }
+
+    const METRICS: [Metric; 8] = [
+        Metric::RewardVariance,
+        Metric::Reward,
+        Metric::RewardSum,
+        Metric::Length,
+        Metric::Entropy,
+        Metric::EntropyVariance,
+        Metric::Success,
+        Metric::SuccessVariance,
+    ];
+
+    fn kept(filtered: &Filtered) -> Vec<usize> {
+        filtered.groups.iter().filter(|group| group.kept).map(|group| group.group).collect()
+    }
+
+    /// No unit or zero of the reward changes what is kept, with any strategy, kind, metric and slack.
+    #[test]
+    fn scale_free_is_invariant_under_unit_and_zero_of_the_reward() {
+        let mut n_kept = std::collections::BTreeSet::new();
+        for base in configs() {
+            for metric in METRICS {
+                for seed in 0..3 {
+                    let config = FilterConfig { metric, scale_free: true, selection_eps: 0.05, ..base.clone() };
+                    let plain = kept(&filter(&config, &rollout(seed, 1.0, 0.0, |g| g)));
+                    for (unit, zero) in [(1024.0, 0.0), (1.0 / 4096.0, 0.0), (1.0, -4096.0), (0.5, 128.0)] {
+                        let other = filter(&config, &rollout(seed, unit, zero, |g| g));
+                        assert_eq!(kept(&other), plain, "{config:?} with unit {unit} and zero {zero}");
+                    }
+                    n_kept.insert(plain.len());
+                }
+            }
+        }
+        assert!(n_kept.len() >= 7 && n_kept.contains(&0) && n_kept.contains(&8), "{n_kept:?}");
+        // Without it a unit matters to the slack, and a zero to what is not a spread.
+        let config = FilterConfig { value: 0.6, ..FilterConfig::default() };
+        let tiny = filter(&config, &rollout(0, 1e-9, 0.0, |g| g));
+        assert_eq!((tiny.n_kept(), filter(&config, &rollout(0, 1.0, 0.0, |g| g)).n_kept() > 0), (0, true));
+        let config = FilterConfig { metric: Metric::Reward, selection_eps: 0.0, ..config };
+        assert_ne!(
+            kept(&filter(&config, &rollout(0, 1.0, 0.0, |g| g))),
+            kept(&filter(&config, &rollout(0, 1.0, 4096.0, |g| g)))
+        );
+    }
+
+    /// A spread has no zero, so the filter's default metric knows none either.
+    #[test]
+    fn spreads_are_invariant_under_the_zero_of_the_reward_and_without_slack_under_its_unit() {
+        for base in configs().into_iter().filter(|config| config.top_p_prob_mode == TopPMode::Linear) {
+            for (unit, zero) in [(1.0, 4096.0), (1.0 / 1024.0, 0.0), (1.0 / (1u64 << 50) as f64, 0.0), (64.0, -64.0)] {
+                let plain = filter(&base, &rollout(5, 1.0, 0.0, |g| g));
+                let other = filter(&base, &rollout(5, unit, zero, |g| g));
+                assert_eq!(kept(&other), kept(&plain), "{base:?} with unit {unit} and zero {zero}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_groups_does_not_matter() {
+        let names = [3, 7, 0, 6, 1, 5, 2, 4];
+        for base in configs() {
+            for metric in METRICS {
+                let config = FilterConfig { metric, ..base.clone() };
+                let plain = filter(&config, &rollout(2, 1.0, 0.0, |g| g));
+                let mut rows = rollout(2, 1.0, 0.0, |g| names[g]);
+                rows.reverse();
+                let other = filter(&config, &rows);
+                let tied = |f: &Filtered| {
+                    f.groups.iter().any(|g| f.groups.iter().any(|h| g.group < h.group && g.score == h.score))
+                };
+                if !tied(&plain) || metric == Metric::RewardVariance && !config.include_zero {
+                    let mut moved: Vec<usize> = kept(&plain).into_iter().map(|g| names[g]).collect();
+                    moved.sort();
+                    assert_eq!(kept(&other), moved, "{config:?}");
+                }
+                assert_eq!(plain.n_kept(), other.n_kept(), "{config:?}");
+            }
+        }
+    }
+
+    /// Any number of groups to keep, from none to more than there are; also of one group and of none.
+    #[test]
+    fn every_number_of_groups_can_be_kept() {
+        let rows = rollout(1, 1.0, 0.0, |g| g);
+        for n in 0..=10usize {
+            let config = FilterConfig { strategy: Strategy::TopKAbs, value: n as f64, ..FilterConfig::default() };
+            let filtered = filter(&config, &rows);
+            assert_eq!(filtered.n_kept(), n.clamp(1, 8));
+            assert_eq!(filtered.rows.len(), 8 * n.clamp(1, 8));
+            let config = FilterConfig { full_groups: n, ..FilterConfig::default() };
+            let filtered = filter(&config, &rows);
+            assert_eq!(kept(&filtered), (0..if n == 0 { 8 } else { n.min(8) }).collect::<Vec<_>>());
+            let surplus = filtered.metrics.iter().find(|m| m.0 == "rollout/filter_surplus_count").map(|m| m.1);
+            assert_eq!(surplus, (n > 0).then(|| 8usize.saturating_sub(n) as f64));
+            assert_eq!(filter(&config, &rows[..8]).n_kept(), 1);
+            assert_eq!(filter(&config, &[]).n_kept(), 0);
+        }
+    }
+
+    /// All right and all wrong are equally useless; success counts, not what it pays.
+    #[test]
+    fn groups_can_be_ranked_by_success() {
+        let row = |trajectory: usize, group, success| Measurement {
+            group,
+            trajectory,
+            reward: trajectory as f64,
+            success,
+            n_tokens: 1,
+            entropy: 0.0,
+        };
+        let outcomes = [[true, true], [true, false], [false, false]];
+        let rows: Vec<Measurement> = (0..6).map(|i| row(i, i / 2, outcomes[i / 2][i % 2])).collect();
+        let of = |settings: &str| kept(&filter(&serde_json::from_str(settings).unwrap(), &rows));
+        assert_eq!(of(r#"{"metric": "success_variance", "include_zero": false}"#), [1]);
+        assert_eq!(of(r#"{"metric": "success", "strategy": "top_k_abs", "value": 2}"#), [0, 1]);
+        assert_eq!(of(r#"{"metric": "success", "strategy": "top_k_abs", "value": 1, "kind": "smallest"}"#), [2]);
+        assert_eq!(of(r#"{"metric": "reward_variance", "include_zero": false}"#), [0, 1, 2]);
+        let filtered = filter(&serde_json::from_str(r#"{"metric": "success"}"#).unwrap(), &rows);
+        let mean = filtered.metrics.iter().find(|m| m.0 == "rollout/in_group_success_mean").map(|m| m.1);
+        assert_eq!(mean, Some(0.5));
+        assert_eq!(filtered.groups[1].rewards, [2.0, 3.0]);
     }
 
     #[test]

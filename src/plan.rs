@@ -30,10 +30,12 @@ const AMPLE_TOKENS: usize = 2048;
 /// Lengths in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths {
-    /// The longest first prompt.
+    /// The longest first prompt; 0 where an episode has several rows, of which only the first begins with it.
     pub first: usize,
     /// The longest row, every response as long as it may be.
     pub row: usize,
+    /// The most rows of an episode.
+    pub rows: usize,
 }
 
 impl Lengths {
@@ -41,7 +43,7 @@ impl Lengths {
     ///
     /// **Errors** as a rollout: environments that are broken, prompts that do not fit.
     pub fn measure(config: &Config, context: &ContextManager) -> Result<Lengths, RolloutError> {
-        let mut lengths = Lengths::default();
+        let mut lengths = Lengths { rows: 1, ..Lengths::default() };
         let validates = config.val.every > 0 || config.val.before_train;
         let sets = [(&config.env.train, Mode::Train), (&config.env.val, Mode::Val)];
         for (set, mode) in sets.into_iter().take(if validates { 2 } else { 1 }) {
@@ -53,8 +55,15 @@ impl Lengths {
             for trajectory in play(&mut mumbler, &mut envs, broken, how, Key::new(0))?.trajectories {
                 let first = trajectory.turns.first().map_or(trajectory.n_tokens(), |turn| turn.prompt.len());
                 let row = trajectory.rows.iter().map(|row| row.tokens.len()).max().unwrap_or(0);
-                lengths = Lengths { first: lengths.first.max(first), row: lengths.row.max(row) };
+                lengths.first = lengths.first.max(first);
+                lengths.row = lengths.row.max(row);
+                let rows = if context.splits_rows() { trajectory.turns.len() } else { trajectory.rows.len() };
+                lengths.rows = lengths.rows.max(rows);
             }
+        }
+        if lengths.rows > 1 {
+            // Members of a group share the prompt of the row that they play at once, and later rows differ.
+            lengths.first = 0;
         }
         Ok(lengths)
     }
@@ -139,6 +148,8 @@ pub struct Plan {
     pub memory: Memory,
     /// Tokens of the longest row that is expected.
     pub row_tokens: usize,
+    /// The most rows of an episode that are expected.
+    pub rows: usize,
     /// Episodes that are played at once.
     pub places: usize,
     /// Bytes that it had to fit into.
@@ -176,14 +187,14 @@ impl Plan {
                 sequences: places,
                 threads,
             };
-            Plan { memory: estimate(shape, &work), work, row_tokens, places, budget_bytes }
+            Plan { memory: estimate(shape, &work), work, row_tokens, rows: lengths.rows, places, budget_bytes }
         };
         let places = match rollout.places {
             0 => places(shape, &sets, episodes.clamp(1, PLACES), lengths.first, row_tokens),
             given => given,
         };
         let least = row_tokens.min(config.update.micro_batch_tokens).max(1);
-        let all = (config.env.train.groups * config.env.train.group_size).saturating_mul(row_tokens);
+        let all = episode_tokens(config, lengths.rows, row_tokens);
         let most = config.update.micro_batch_tokens.min(all).max(least);
         let tokens = match config.update.packed_tokens {
             _ if !trains => vec![0],
@@ -218,7 +229,7 @@ impl Plan {
 
     /// Writes the one choice that reaches a result into the configuration: packed tokens, where fewer fit than were asked for.
     pub fn settle(&self, config: &mut Config) {
-        let all = config.env.train.groups * config.env.train.group_size * self.row_tokens;
+        let all = episode_tokens(config, self.rows, self.row_tokens);
         if self.work.packed_tokens < config.update.micro_batch_tokens.min(all) {
             config.update.packed_tokens = self.work.packed_tokens;
         }
@@ -246,6 +257,11 @@ impl Plan {
             self.places
         )
     }
+}
+
+/// Tokens of all rows of a step.
+fn episode_tokens(config: &Config, rows: usize, row_tokens: usize) -> usize {
+    (config.env.train.groups * config.env.train.group_size).saturating_mul(rows.max(1)).saturating_mul(row_tokens)
 }
 
 /// Groups and members of what is played: training, and validation where there is any.

@@ -77,10 +77,12 @@ pub enum Log {
     Val,
     /// One object for each thing that somebody should know.
     Notices,
+    /// One object a step: the rewards of every group, how they spread, and whether the filter kept it.
+    Groups,
 }
 
 impl Log {
-    const ALL: [Log; 4] = [Log::Metrics, Log::Timing, Log::Val, Log::Notices];
+    const ALL: [Log; 5] = [Log::Metrics, Log::Timing, Log::Val, Log::Notices, Log::Groups];
 
     /// Its file name.
     pub fn file_name(self) -> &'static str {
@@ -89,6 +91,7 @@ impl Log {
             Log::Timing => "timing.jsonl",
             Log::Val => "val.jsonl",
             Log::Notices => "notices.jsonl",
+            Log::Groups => "groups.jsonl",
         }
     }
 }

@@ -2,19 +2,18 @@
 //!
 //! It reads from top to bottom as one step of StarPO. It never sees a tensor, and files only through a [`Journal`].
 
-use crate::agent_proxy::{Play, play};
+use crate::agent_proxy::{Play, Rollout, play};
 use crate::config::Config;
 use crate::context_manager::ContextManager;
 use crate::env_manager::metrics::Metrics;
 use crate::env_manager::{EnvManager, EnvManagerError, excluded_states, validation_sets};
 use crate::eval::{Evaluation, evaluate};
-use crate::filter::filter;
+use crate::filter::{Filtered, filter};
 use crate::guards::{Action, Alarm};
 use crate::policy::Policy;
 use crate::update::update;
 use ragen_envs::Mode;
 use ragen_models::random::Key;
-use std::collections::BTreeSet;
 
 mod batch;
 mod diagnosis;
@@ -163,12 +162,11 @@ impl Trainer {
         let mut seconds = Seconds::start();
         let (mut metrics, mut notices) = (Metrics::new(), Vec::new());
 
-        let broken = self.train_envs.reset()?;
-        let how = Play::new(&self.context, &config.rollout, sampling);
-        let rollout = play(policy, &mut self.train_envs, broken, how, key.named("rollout").with(step))?;
+        let (rollout, filtered) = self.gather(policy, key.named("rollout").with(step), &mut seconds)?;
         metrics.extend(rollout.metrics.iter().map(|(key, value)| (format!("train/{key}"), *value)));
         metrics.insert("train/rejected_levels".into(), self.train_envs.state.rejected as f64);
-        seconds.lap("rollout");
+        metrics.insert("train/rollout_attempts".into(), rollout.rounds as f64);
+        metrics.extend(filtered.metrics.iter().cloned());
 
         if config.collapse.is_due(step) {
             let at = (step, key.named("collapse").with(step));
@@ -178,11 +176,6 @@ impl Trainer {
             notices.extend(found.1);
             seconds.lap("collapse");
         }
-
-        let entropy = batch::entropies(policy, &rollout.trajectories, &config)?;
-        let filtered = filter(&config.filter, &batch::measurements(&rollout.trajectories, &entropy));
-        metrics.extend(filtered.metrics.iter().cloned());
-        seconds.lap("filter");
 
         let mut alarms = self.state.watch_rollout(step, &rollout, &filtered, &config, &mut metrics);
         // Rewards that no longer differ, or responses that say nothing, are not trained on if that is to be stopped.
@@ -229,8 +222,38 @@ impl Trainer {
         let alarm = alarms.into_iter().filter(|alarm| alarm.action.intervenes()).max_by_key(|alarm| alarm.action);
         seconds.lap("update");
         let trained_tokens = prepared.batch.old_logp.len();
-        let (advantages, kept) = (prepared.advantages, filtered.rows.into_iter().collect::<BTreeSet<_>>());
-        Ok(StepReport { step, metrics, notices, alarm, exits, seconds, trained_tokens, advantages, kept, rollout })
+        let advantages = prepared.advantages;
+        let groups = filtered.groups;
+        Ok(StepReport { step, metrics, notices, alarm, exits, seconds, trained_tokens, advantages, groups, rollout })
+    }
+
+    /// Plays, and filters what was played; plays on while too few groups are kept, as far as `[filter]` goes.
+    fn gather(
+        &mut self,
+        policy: &mut dyn Policy,
+        key: Key,
+        seconds: &mut Seconds,
+    ) -> Result<(Rollout, Filtered), TrainError> {
+        let config = &self.config;
+        let rules = config.filter.resolved(config.env.train.groups);
+        let (mut rollout, mut entropy) = (Rollout::default(), Vec::new());
+        loop {
+            let key = match rollout.rounds {
+                0 => key,
+                rounds => key.named("round").with(rounds as u64),
+            };
+            let broken = self.train_envs.reset()?;
+            let how = Play::new(&self.context, &config.rollout, config.rollout.sampling);
+            let more = play(policy, &mut self.train_envs, broken, how, key)?;
+            seconds.lap("rollout");
+            entropy.extend(batch::entropies(policy, &more.trajectories, config)?);
+            rollout.append(more, &self.train_envs);
+            let filtered = filter(&rules, &batch::measurements(&rollout.trajectories, &entropy));
+            seconds.lap("filter");
+            if rollout.rounds as u64 >= rules.max_rounds || filtered.n_kept() >= rules.full_groups {
+                return Ok((rollout, filtered));
+            }
+        }
     }
 
     /// Plays the validation levels, all of them or those of validations in between.

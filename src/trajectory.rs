@@ -18,7 +18,7 @@ pub enum Provenance {
     Environment,
     /// Drawn by the policy: the loss mask.
     Sampled,
-    /// An earlier response as the template shows it again. The policy drew it, but not in this row and perhaps not so.
+    /// An earlier response that is shown again. The policy drew it, but not in this row and, where a template shows it, perhaps not so.
     History,
 }
 
@@ -95,6 +95,8 @@ pub struct Turn {
     pub observation: String,
     /// The row that it was played in.
     pub row: usize,
+    /// The first turn that the policy saw when it responded, counted from 0; those before were left out.
+    pub shown_from: usize,
     /// The prompt's place in the row's ids.
     pub prompt: Range<usize>,
     /// The sampled ids' place.
@@ -179,7 +181,8 @@ impl TokenRow {
 /// One episode from reset to end.
 ///
 /// It is one row as long as every prompt goes on where the last response ended. Where the template shows history otherwise,
-/// a new row begins; an episode still has one score, and counts once wherever episodes are counted.
+/// where turns no longer fit, and in the windowed context modes with every turn, a new row begins; an episode still has one
+/// score, and counts once wherever episodes are counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trajectory {
     /// The environment's tag.
@@ -245,6 +248,17 @@ impl Trajectory {
         &mut self.rows[last]
     }
 
+    /// Appends a prompt, in a row of its own if it begins one, and returns its place in the row.
+    pub fn push_prompt(&mut self, tokens: &Tokens, starts_row: bool) -> Range<usize> {
+        if starts_row {
+            self.rows.push(TokenRow::default());
+        }
+        let row = self.last_row();
+        let start = row.tokens.len();
+        row.tokens.extend(tokens);
+        start..row.tokens.len()
+    }
+
     /// The trajectory as one JSON object, with whatever the trainer adds about it; `decode` makes text of ids.
     ///
     /// `text`, `ids`, `provenance` and `logps` are those of its row; with several rows they stand in `rows`, one object each,
@@ -290,6 +304,7 @@ impl Turn {
         };
         json!({
             "observation": self.observation,
+            "shown_from": self.shown_from,
             "response": self.text,
             "prompt_tokens": [self.prompt.start, self.prompt.end],
             "response_tokens": [self.response.start, self.response.end],

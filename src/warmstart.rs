@@ -9,7 +9,7 @@ use crate::context_manager::{ContextError, ContextManager, Conversation};
 use crate::env_manager::{EnvManager, EnvManagerError, Episode, another_level, excluded_states};
 use crate::policy::{Finish, Policy, PolicyError, Row, TokenSeeds, TokenValues};
 use crate::protocol::parse;
-use crate::trajectory::{TokenRow, Trajectory, Turn};
+use crate::trajectory::{Trajectory, Turn};
 use crate::update::split_by_size;
 use ragen_envs::{Demonstration, EnvError, Mode, Stream};
 use ragen_models::random::Key;
@@ -133,12 +133,9 @@ impl Demonstrations {
             if response.len() > context.response_tokens || !context.has_room(start + prompt.tokens.len()) {
                 break;
             }
-            if prompt.starts_row {
-                trajectory.rows.push(TokenRow::default());
-            }
             let observation = episode.observation();
+            let read = trajectory.push_prompt(&prompt.tokens, prompt.starts_row);
             let row = trajectory.last_row();
-            row.tokens.extend(&prompt.tokens);
             let place = row.push_response(&response, &vec![0.0; response.len()], &[]);
             let reasoning = context.reasoning(&row.tokens.ids, &place);
             let text = context.response_text(&episode.rules, &response, Finish::Stop);
@@ -148,7 +145,8 @@ impl Demonstrations {
             trajectory.turns.push(Turn {
                 observation,
                 row: trajectory.rows.len() - 1,
-                prompt: start..place.start,
+                shown_from: prompt.shown_from,
+                prompt: read,
                 reasoning,
                 response: place,
                 text,

@@ -317,10 +317,32 @@ fn kill_when(place: &Place, args: &[&str], ready: impl Fn() -> bool) {
 
 #[test]
 fn killed_and_resumed_is_the_same_run() {
+    check_killed_and_resumed(&[]);
+}
+
+/// A row a turn, turns that do not fit, and rollouts that go on until enough groups have a spread.
+#[test]
+fn killed_and_resumed_is_the_same_run_with_windows_and_more_rounds() {
+    // Fresh weights earn nothing, but how sure they are differs.
+    let until_full = [
+        "filter.metric=entropy_variance",
+        "filter.strategy=top_k",
+        "filter.value=0.5",
+        "filter.max_rounds=3",
+        "filter.full_groups=10",
+        "rollout.max_turns=4",
+    ];
+    let limited = ["rollout.context=limited_multi_turn", "rollout.context_window=2"];
+    check_killed_and_resumed(&[&until_full[..], &limited].concat());
+    check_killed_and_resumed(&[&until_full[..], &["rollout.context=single_turn", "rollout.model_tokens=120"]].concat());
+}
+
+/// A run, and the same run killed in its seventh step and resumed.
+fn check_killed_and_resumed(more: &[&str]) {
     let place = Place::new();
-    place.train("whole", &[]);
+    place.train("whole", more);
     let lines = |name: &str| fs::read_to_string(place.path(name)).unwrap_or_default().lines().count();
-    let start = [&["train", "--run", "cut", "--quiet"], SMALL.as_slice()].concat();
+    let start = [&["train", "--run", "cut", "--quiet"], SMALL.as_slice(), more].concat();
     kill_when(&place, &start, || lines("cut/metrics.jsonl") >= 7);
     assert!(place.path("cut/checkpoints/step-000005").is_dir());
     // A kill can leave half a line and half a save.

@@ -6,7 +6,7 @@ mod stage;
 mod tiny_model;
 
 use ragen::agent_proxy::{Play, Rollout, play};
-use ragen::config::{Config, History, PromptStyle};
+use ragen::config::{Config, History, Overflow, PromptStyle};
 use ragen::context_manager::{ContextError, ContextManager};
 use ragen::estimator::Estimator;
 use ragen::objective::LossAverage;
@@ -351,6 +351,7 @@ fn a_later_prompt_at_the_limit_of_the_context() {
     for speaker in [None, Some(Speaker::tiny("tiny_gpt2"))] {
         let mut config = talking();
         (config.rollout.max_turns, config.rollout.response_tokens, config.rollout.force_open_tag) = (2, 8, false);
+        config.rollout.overflow = Overflow::End;
         let tokenizer = speaker.as_ref().map_or(TOKENIZER.clone(), |speaker| speaker.tokenizer.clone());
         let chat = speaker.as_ref().map(|speaker| speaker.chat.clone());
         let n = config.rollout.response_tokens;

@@ -4,7 +4,7 @@ use ragen::config::{EnvSet, Tag};
 use ragen::env_manager::metrics::{Metrics, add_pass_at_k, aggregate, episode_metrics};
 use ragen::env_manager::{EnvManager, Episode, TagRules};
 use ragen::trajectory::Outcome;
-use ragen_envs::{Env, EnvError, Legend, Mode, Step};
+use ragen_envs::{Env, EnvError, Legend, Mode, Recap, Step};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -169,6 +169,7 @@ fn check_episode(name: &str, inputs: &Value, expected: &Value) {
         single_action: false,
         max_tokens: 0,
         many_starts: false,
+        recap: Recap::Whole,
     };
     // What the environment never says is not in the published metrics; here it is always there.
     let unsaid: Vec<&str> = ["action_is_valid", "action_is_effective", "success"]

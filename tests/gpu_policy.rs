@@ -3,7 +3,7 @@
 mod tiny_model;
 
 use ragen::agent_proxy::{Play, play};
-use ragen::config::Config;
+use ragen::config::{Config, ContextMode, Window};
 use ragen::context_manager::ContextManager;
 use ragen::env_manager::metrics::Metrics;
 use ragen::estimator::Estimator;
@@ -21,6 +21,7 @@ use ragen_models::random::Key;
 use ragen_models::simd::Isa;
 use ragen_models::tokenizer::Tokenizer;
 use ragen_models::transformer::{Config as Shape, Precision, Transformer};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 type Bf16 = half::bf16;
@@ -81,7 +82,7 @@ fn sampled_is_scored<E: OnDevice + 'static>(gpu: &Gpu, config: &Config) -> Vec<T
     let mut policy = on_gpu::<E>(gpu, config);
     let trajectories = rollout(config, &mut policy);
     let rows: Vec<Row<'_>> = trajectories.iter().flat_map(Trajectory::views).collect();
-    let sampled: Vec<f32> = trajectories.iter().flat_map(|t| &t.rows[0].logps).copied().collect();
+    let sampled: Vec<f32> = trajectories.iter().flat_map(|t| &t.rows).flat_map(|row| &row.logps).copied().collect();
     assert!(trajectories.len() == 6 && sampled.len() > 50, "{} tokens", sampled.len());
     for share_prefix in [true, false] {
         policy.share_prefix = share_prefix;
@@ -103,6 +104,12 @@ fn every_token_scored_on_the_gpu_has_the_bits_it_was_sampled_with_there() {
             assert!((a - b).abs() < 1e-4, "{a} {b}");
         }
     }
+    // A window of turns: a row each, the system prompt shared where it is long enough.
+    let mut windowed = config.clone();
+    windowed.rollout.context = ContextMode::LimitedMultiTurn;
+    windowed.rollout.context_window = Window::Last(NonZeroUsize::new(2).unwrap());
+    let rows = sampled_is_scored::<f32>(&gpu, &windowed);
+    assert!(rows.iter().all(|t| t.rows.len() == t.turns.len()) && rows.iter().any(|t| t.turns.len() > 2));
     let sampling = &mut config.rollout.sampling;
     (sampling.temperature, sampling.top_p, sampling.top_k) = (0.7, 0.9, 40);
     let filtered = sampled_is_scored::<Bf16>(&gpu, &config);

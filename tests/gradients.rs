@@ -11,7 +11,7 @@ use ragen::policy::model::Model;
 use ragen::policy::tabular::Tabular;
 use ragen::settings;
 use ragen::train::{Stopped, Trainer};
-use ragen_envs::{Env, EnvError, Legend, Mode, Step};
+use ragen_envs::{Env, EnvError, Legend, Mode, Recap, Step};
 use ragen_models::device::Cpu;
 use ragen_models::optim::AdamWSettings;
 use ragen_models::random::Key;
@@ -161,6 +161,7 @@ fn lottery() -> EnvManager {
         single_action: false,
         max_tokens: 0,
         many_starts: false,
+        recap: Recap::Whole,
     });
     let episode = |i: usize| Episode::new(rules.clone(), i / 32, i % 32, Box::<Lottery>::default());
     EnvManager::from_episodes((0..128).map(episode).collect(), 32, 10, Mode::Train)

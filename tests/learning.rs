@@ -2,21 +2,26 @@
 
 mod stage;
 
-use ragen::config::Config;
+use ragen::config::{Config, ContextMode, Window};
 use ragen::estimator::Estimator;
-
 use ragen::policy::tabular::Tabular;
 use ragen::train::{Stopped, Summary, Trainer};
 use ragen::warmstart::warmstart;
 use ragen_envs::Mode;
 use stage::*;
+use std::num::NonZeroUsize;
 
 const WAYS: [&str; 5] = ["ĠUp", "ĠDown", "ĠLeft", "ĠRight", "</answer>"];
 
 /// A trainer of doors whose levels are the four there are.
 fn doors(config: &Config) -> Trainer {
+    doors_with(config, 32)
+}
+
+/// The same with groups of so many members.
+fn doors_with(config: &Config, members: usize) -> Trainer {
     let mut trainer = Trainer::new(config.clone(), context(config)).unwrap();
-    trainer.train_envs = Doors::default().manage(4, 32, Mode::Train);
+    trainer.train_envs = Doors::default().manage(4, members, Mode::Train);
     trainer.val_envs = Doors::default().manage(4, 64, Mode::Val);
     trainer
 }
@@ -109,6 +114,77 @@ fn two_runs_are_equal_and_a_resumed_run_is_an_uninterrupted_one() {
     config.run.seed = 1;
     let (other, _) = train(&mut doors(&config), &mut fresh());
     assert_ne!(first.lines, other.lines);
+}
+
+/// Ten steps, and the last five again from what was saved after the fifth.
+fn check_resumed(config: &Config, members: usize, fresh: &dyn Fn() -> Tabular) -> Memory<Tabular> {
+    let (whole, _) = train(&mut doors_with(config, members), &mut fresh());
+    assert_eq!(whole.lines.len(), 10);
+    let (mut policy, state) = whole.checkpoints[&5].clone();
+    let mut trainer = doors_with(config, members);
+    trainer.resume(serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap());
+    let (rest, _) = train(&mut trainer, &mut policy);
+    assert_eq!(rest.lines, whole.lines[5..]);
+    whole
+}
+
+#[test]
+fn runs_in_every_context_mode_resume_exactly() {
+    for (mode, window, model_tokens) in [
+        (ContextMode::Full, Window::All, 14),
+        (ContextMode::LimitedMultiTurn, Window::Last(NonZeroUsize::new(2).unwrap()), 4000),
+        (ContextMode::SingleTurn, Window::All, 4000),
+    ] {
+        for estimator in [Estimator::Grpo, Estimator::Gae] {
+            let mut config = doors_config(estimator);
+            (config.run.steps, config.checkpoint.every) = (10, 5);
+            (config.rollout.context, config.rollout.context_window) = (mode, window);
+            config.rollout.model_tokens = model_tokens;
+            let fresh = || {
+                let mut policy = Tabular::new(only(&WAYS));
+                policy.value = estimator == Estimator::Gae;
+                policy
+            };
+            let whole = check_resumed(&config, 32, &fresh);
+            let last = &whole.metrics[9];
+            assert!(last["batch/rows"] > 1.2 * last["train/episodes"], "{mode:?}: several rows an episode");
+            assert_eq!(last["update/first_ratio_max_error"], 0.0);
+        }
+    }
+}
+
+/// More levels are played until enough groups have a spread, on seeds of their own, and the run can be resumed behind them.
+#[test]
+fn a_step_is_filled_with_groups_that_have_a_spread() {
+    let mut config = doors_config(Estimator::Grpo);
+    (config.run.steps, config.checkpoint.every, config.optim.lr) = (10, 5, 4.0);
+    config.env.train.groups = 4;
+    config.filter.include_zero = false;
+    (config.filter.max_rounds, config.filter.full_groups) = (5, 6);
+    let whole = check_resumed(&config, 3, &|| Tabular::new(only(&WAYS)));
+    let rounds: Vec<f64> = whole.metrics.iter().map(|m| m["train/rollout_attempts"]).collect();
+    assert!(rounds.iter().all(|n| (2.0..=5.0).contains(n)) && rounds.iter().any(|n| *n > 2.0), "{rounds:?}");
+    let mut played = 0.0;
+    for (metrics, line) in whole.metrics.iter().zip(&whole.lines) {
+        let (_, _, trajectories): (u64, serde_json::Value, Vec<serde_json::Value>) =
+            serde_json::from_str(line).unwrap();
+        let n_groups = 4.0 * metrics["train/rollout_attempts"];
+        assert_eq!((metrics["train/episodes"], trajectories.len() as f64), (3.0 * n_groups, 3.0 * n_groups));
+        let kept: std::collections::BTreeMap<u64, u64> = trajectories
+            .iter()
+            .filter(|t| t["kept"] == true)
+            .map(|t| (t["group"].as_u64().unwrap(), t["seed"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(metrics["rollout/filter_kept_count"], kept.len() as f64);
+        assert_eq!(metrics["batch/rows"], 3.0 * kept.len() as f64);
+        assert!(kept.len() == 6 || metrics["train/rollout_attempts"] == 5.0, "full, or no more rounds");
+        // Seeds count on through the rounds and the steps.
+        for (group, seed) in kept {
+            assert_eq!(seed as f64, 10.0 + played + group as f64);
+        }
+        assert!(trajectories.iter().all(|t| t["kept"] == false || t["group_reward_std"].as_f64() > Some(0.0)));
+        played += n_groups;
+    }
 }
 
 #[test]

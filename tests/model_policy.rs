@@ -240,3 +240,40 @@ fn micro_batches_count_a_shared_prompt_once() {
     assert_eq!(of(70), [0..3, 3..5]);
     assert_eq!(of(1), [0..1, 1..2, 2..3, 3..4, 4..5], "a longer row goes alone");
 }
+
+#[test]
+fn prompts_that_begin_alike_share_whole_pages_and_keep_their_bits() {
+    let mut config = small();
+    config.rollout.model_tokens = 400;
+    let vocab = Tokenizer::tiny().vocab();
+    let some = |seed: u64, n: u64| (0..n).map(|i| Key::new(seed).below(i, vocab) as u32).collect::<Vec<u32>>();
+    let begin = |n: usize, seed: u64, rest: u64| [&some(1, 130)[..n], &some(seed, rest)].concat();
+    // Four, three, four and four whole pages; one that is no longer than what is shared; another beginning; too little alike.
+    let prompts = [
+        begin(130, 2, 20),
+        begin(100, 3, 5),
+        begin(128, 4, 0),
+        begin(130, 5, 60),
+        some(6, 70),
+        [&some(6, 31)[..], &some(7, 39)].concat(),
+    ];
+    let sample = |policy: &mut Model, prompts: &[Vec<u32>]| {
+        let requests: Vec<Request<'_>> = prompts
+            .iter()
+            .map(|prompt| Request { sequence: policy.open(), prompt, key: Key::new(9), max_new_tokens: 3 })
+            .collect();
+        let responses = policy.generate(&requests, &config.rollout.sampling, &Stop::default()).unwrap();
+        let bits = |logps: &[f32]| logps.iter().map(|l| l.to_bits()).collect::<Vec<u32>>();
+        responses.iter().map(|r| (r.ids.clone(), bits(&r.logps))).collect::<Vec<_>>()
+    };
+    let mut together = model(&config, Isa::available()[0], 2);
+    let all = sample(&mut together, &prompts);
+    let mut pages = 0;
+    for (prompt, expected) in prompts.iter().zip(all) {
+        let mut alone = model(&config, Isa::available()[0], 2);
+        assert_eq!(sample(&mut alone, std::slice::from_ref(prompt)), [expected]);
+        pages += alone.cache_bytes();
+    }
+    let page = pages / [5, 4, 5, 6, 3, 3].iter().sum::<usize>();
+    assert_eq!(pages - together.cache_bytes(), 3 * 3 * page, "three pages that four prompts begin with");
+}

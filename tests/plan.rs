@@ -19,7 +19,15 @@ fn config(changes: &[&str]) -> Config {
 }
 
 fn plan(config: &Config, budget: usize) -> Result<Plan, PlanError> {
-    Plan::new(config, &shape(), config.model.lora.settings(), Lengths { first: 250, row: 1200 }, true, 2, budget)
+    Plan::new(
+        config,
+        &shape(),
+        config.model.lora.settings(),
+        Lengths { first: 250, row: 1200, rows: 1 },
+        true,
+        2,
+        budget,
+    )
 }
 
 const GIB: usize = 1 << 30;
@@ -80,7 +88,7 @@ fn only_a_choice_that_binds_is_written_down() {
     let mut small = config(&[]);
     let tiny =
         Shape { n_layers: 2, vocab: 352, d_model: 96, n_heads: 4, n_kv_heads: 4, head_dim: 24, d_ff: 256, ..shape() };
-    let plan = Plan::new(&small, &tiny, None, Lengths { first: 60, row: 400 }, true, 2, 8 * GIB).unwrap();
+    let plan = Plan::new(&small, &tiny, None, Lengths { first: 60, row: 400, rows: 1 }, true, 2, 8 * GIB).unwrap();
     assert_eq!((plan.work.packed_tokens, plan.places), (8192, 256));
     plan.settle(&mut small);
     assert_eq!(small.update.packed_tokens, 0, "micro_batch_tokens already says so");
@@ -97,7 +105,8 @@ fn pages_are_shared_by_members_and_whole() {
         config.val.before_train = false;
         config.val.every = 0;
         // 40 tokens of prompt fill one page, which a group shares; 100 tokens take 4 pages.
-        let plan = Plan::new(&config, &shape(), None, Lengths { first: 40, row: 100 }, true, 2, 64 * GIB).unwrap();
+        let plan =
+            Plan::new(&config, &shape(), None, Lengths { first: 40, row: 100, rows: 1 }, true, 2, 64 * GIB).unwrap();
         plan.memory.kv_cache / page_bytes(&shape())
     };
     assert_eq!(pages(&["env.train.groups=2", "env.train.group_size=4"], 8), 8 * 3 + 2);

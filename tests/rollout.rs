@@ -3,7 +3,7 @@
 mod stage;
 
 use ragen::agent_proxy::{Play, Rollout, RolloutError, play};
-use ragen::config::{Config, ContextMode, PromptStyle};
+use ragen::config::{Config, Overflow, PromptStyle, Window};
 use ragen::context_manager::{ContextError, ContextManager};
 use ragen::env_manager::EnvManager;
 use ragen::policy::Finish;
@@ -12,6 +12,7 @@ use ragen::warmstart::Demonstrations;
 use ragen_envs::Mode;
 use ragen_models::random::Key;
 use stage::*;
+use std::num::NonZeroUsize;
 
 fn thinking() -> Config {
     let mut config = small_config();
@@ -231,6 +232,7 @@ fn the_full_prompt_says_what_there_is_to_know() {
 #[test]
 fn a_full_context_ends_the_episode() {
     let mut config = thinking();
+    config.rollout.overflow = Overflow::End;
     let lines = ["<think> a</think><answer> Up</answer>"; 3];
     let first = perform(&config, &mut Scripted::new(&lines), &mut Doors::default().manage(1, 1, Mode::Train));
     let turns = &first.trajectories[0].turns;
@@ -328,8 +330,9 @@ fn what_is_not_supported_is_refused() {
         change(&mut config);
         ContextManager::new(&config, TOKENIZER.clone(), None, 100).err().expect("an error")
     };
-    assert!(matches!(refused(&|c| c.rollout.context = ContextMode::SingleTurn), ContextError::Mode("single_turn")));
-    assert!(matches!(refused(&|c| c.rollout.context_window = 3), ContextError::Window(3)));
+    let three = NonZeroUsize::new(3).unwrap();
+    let full = refused(&|c| c.rollout.context_window = Window::Last(three));
+    assert!(matches!(full, ContextError::Window(turns) if turns == three));
     assert!(matches!(
         refused(&|c| c.rollout.response_tokens = 100),
         ContextError::NoRoom { response: 100, context: 100 }

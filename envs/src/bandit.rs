@@ -35,7 +35,7 @@
 
 use crate::rng::hash_bytes;
 use crate::settings::{Reader, Setting};
-use crate::{Demonstration, Env, EnvError, Mode, Spec, Step, Stream, Turn};
+use crate::{Demonstration, Env, EnvError, Mode, Recap, Spec, Step, Stream, Turn};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -57,6 +57,7 @@ pub(crate) const SPEC: Spec = Spec {
     env_type: TYPE,
     purpose: "choose between a safe and a risky arm by their names, in one pull",
     many_starts: false,
+    recap: Recap::Whole,
     settings: SETTINGS,
     unavailable: || None,
     build: |config| Ok(Box::new(Bandit::new(config)?)),

@@ -39,7 +39,7 @@
 use crate::grid::{Cell, Direction, FORMAT_MEANING, Format, MoveNames, Symbols, View};
 use crate::rng::hash_bytes;
 use crate::settings::{Reader, Setting};
-use crate::{Demonstration, Env, EnvError, Legend, Mode, Spec, Step, Stream, Turn};
+use crate::{Demonstration, Env, EnvError, Legend, Mode, Recap, Spec, Step, Stream, Turn};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -80,6 +80,7 @@ pub(crate) const SPEC: Spec = Spec {
     env_type: TYPE,
     purpose: "cross a slippery lake to the goal without falling into a hole",
     many_starts: true,
+    recap: Recap::Whole,
     settings: SETTINGS,
     unavailable: || None,
     build: |config| Ok(Box::new(FrozenLake::new(config)?)),

@@ -20,6 +20,7 @@ pub mod bandit;
 pub mod conformance;
 pub mod frozen_lake;
 pub mod grid;
+mod recap;
 mod registry;
 pub mod rng;
 mod settings;
@@ -28,6 +29,7 @@ pub mod sokoban;
 #[cfg(test)]
 mod golden;
 
+pub use recap::{Brief, Recap};
 pub use registry::{Spec, Tag, make, spec, specs, tag, tags};
 pub use rng::Stream;
 pub use settings::{Problem, Setting};

@@ -4,7 +4,7 @@
 //! chosen settings and the budget of an episode, under the name that configurations and metrics use.
 
 use crate::settings::nearest;
-use crate::{Env, EnvError, Setting, bandit, frozen_lake, sokoban};
+use crate::{Env, EnvError, Recap, Setting, bandit, frozen_lake, sokoban};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -18,6 +18,8 @@ pub struct Spec {
     /// Whether starts are drawn from so many that validation starts can be kept out of training; where they are not
     /// (the bandit has a few dozen), [`Env::state_hash`] must not be used to reject any.
     pub many_starts: bool,
+    /// How earlier turns are told where a prompt sums them up.
+    pub recap: Recap,
     /// Its settings.
     pub settings: &'static [Setting],
     /// Why it cannot be used on this machine; `None` if it can.

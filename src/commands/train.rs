@@ -171,6 +171,7 @@ impl Journal<Model> for Recorder<'_> {
             run.write_trajectories(step, report.trajectories(context)).map_err(journal)?;
         }
         run.append(Log::Timing, step, &timing(report)).map_err(journal)?;
+        run.append(Log::Groups, step, &report.groups_json()).map_err(journal)?;
         let mut metrics = to_json(&report.metrics);
         let regime = report.metrics.get("collapse/regime").and_then(|&number| Regime::numbered(number));
         metrics.extend(regime.map(|regime| ("collapse/regime_name".into(), regime.name().into())));

@@ -1,9 +1,12 @@
 //! What prompts say, piece by piece; how the pieces become tokens is the layout's.
 
-use crate::context_manager::ContextManager;
+use super::ContextManager;
+use super::messages::Told;
+use crate::config::{ContextMode, PromptStyle};
 use crate::env_manager::Episode;
-use crate::protocol::{ANSWER_CLOSE, ANSWER_OPEN, THINK_CLOSE, THINK_OPEN};
+use crate::protocol::{ANSWER_CLOSE, ANSWER_OPEN, THINK_CLOSE, THINK_OPEN, parse};
 use crate::trajectory::Turn;
+use ragen_envs::{Brief, Recap};
 
 /// A piece of a prompt's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,20 +17,22 @@ pub(super) enum Piece {
     Environment(String),
     /// A tag as the policy writes it.
     Tag(&'static str),
+    /// What the policy said earlier, as text and as ids.
+    Said { text: String, ids: Vec<u32> },
 }
 
 impl Piece {
     pub fn text(&self) -> &str {
         match self {
-            Piece::Words(text) | Piece::Environment(text) => text,
+            Piece::Words(text) | Piece::Environment(text) | Piece::Said { text, .. } => text,
             Piece::Tag(tag) => tag,
         }
     }
 }
 
-/// All pieces as one text without blanks around it.
+/// All pieces as one text.
 pub(super) fn text_of(pieces: &[Piece]) -> String {
-    pieces.iter().map(Piece::text).collect::<String>().trim().to_string()
+    pieces.iter().map(Piece::text).collect()
 }
 
 fn words(text: impl Into<String>) -> Piece {
@@ -58,14 +63,16 @@ impl ContextManager {
         pieces
     }
 
-    /// Reward of the last turn, turn, state, notice, budget, form; `turn` counts from 1.
-    pub(super) fn user_message(&self, episode: &Episode, turn: usize, last: Option<&Turn>) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        if let Some(last) = last {
-            pieces.push(words(format!("Reward of the last turn: {:?}\n\n", last.played.reward + 0.0)));
-        }
-        pieces.extend([words(format!("Turn {turn}\n")), Piece::Environment(episode.observation())]);
-        if last.is_some_and(|last| last.played.invalid) {
+    /// What the turn before earned.
+    pub(super) fn reward_of_last(&self, last: &Turn) -> Piece {
+        words(format!("Reward of the last turn: {:?}\n\n", last.played.reward + 0.0))
+    }
+
+    /// Turn, state, notice, budget, form; `turn` counts from 1.
+    pub(super) fn block(&self, episode: &Episode, turn: usize, has_notice: bool) -> Vec<Piece> {
+        let mut pieces = vec![words(format!("Turn {turn}\n"))];
+        pieces.extend(self.state(episode));
+        if has_notice {
             pieces.push(words("\nThe last response named no action that can be taken; the state is unchanged."));
         }
         pieces.push(words(format!("\nActions left: {}\nRespond in the form ", episode.actions_left)));
@@ -85,6 +92,76 @@ impl ContextManager {
             pieces.extend([Piece::Tag(ANSWER_CLOSE), words(",")]);
         }
         pieces.push(words(format!(" with at most {length} tokens.\n")));
+        pieces
+    }
+
+    /// The present state. Where earlier turns are told in brief, so is what every state would repeat.
+    pub(super) fn state(&self, episode: &Episode) -> Vec<Piece> {
+        let state = episode.observation();
+        match episode.rules.recap {
+            Recap::Brief(brief) if self.mode == ContextMode::SingleTurn => {
+                let mut pieces = vec![Piece::Environment((brief.gist)(&state))];
+                let offers = (brief.offers)(&state);
+                if !offers.is_empty() {
+                    pieces.extend([words("\n"), Piece::Environment(offers)]);
+                }
+                pieces
+            }
+            _ => vec![Piece::Environment(state)],
+        }
+    }
+
+    /// The finished turns from `first` on, summed up as the environment's type has it.
+    pub(super) fn summary(&self, told: &Told<'_>, first: usize) -> Vec<Piece> {
+        match told.rules.recap {
+            Recap::Whole => self.whole_summary(told, first),
+            Recap::Brief(brief) => self.brief_summary(told, first, &brief),
+        }
+    }
+
+    /// Of each turn state, response and reward; nothing if no turn is left to tell.
+    fn whole_summary(&self, told: &Told<'_>, first: usize) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let (now, is_full) = (told.now(), self.style == PromptStyle::Full);
+        if first < now && is_full {
+            pieces.push(words(format!("Turns done: {now}. The last {}:\n\n", now - first)));
+        }
+        for (i, turn) in told.trajectory.turns.iter().enumerate().skip(first) {
+            let state = Piece::Environment(turn.observation.clone());
+            let said = self.said(told, i);
+            match is_full {
+                true => {
+                    let reward = format!("\nReward: {:?}\n\n", turn.played.reward + 0.0);
+                    let number = format!("Turn {}\n", i + 1);
+                    pieces.extend([words(number), state, words("\nYour response: "), said, words(reward)]);
+                }
+                false => pieces.extend([state, words("\n"), said, words("\n")]),
+            }
+        }
+        pieces
+    }
+
+    /// The task, then of each turn a few words on its state and what it named to do.
+    fn brief_summary(&self, told: &Told<'_>, first: usize, brief: &Brief) -> Vec<Piece> {
+        let turns = &told.trajectory.turns;
+        let mut pieces = Vec::new();
+        let task = (brief.task)(told.first_state());
+        if !task.is_empty() {
+            pieces.extend([words("Task: "), Piece::Environment(task), words("\n")]);
+        }
+        if first < turns.len() {
+            let (steps, told) = (told.trajectory.n_actions(), turns.len() - first);
+            pieces.push(words(format!("Steps taken: {steps}. The last {told} turns:\n")));
+        }
+        for turn in &turns[first..] {
+            let action = parse(&turn.text, &self.answer_format(told.rules)).answer;
+            let ids = self.tokenizer.encode_plain(&action);
+            let state = Piece::Environment(brief.earlier(&turn.observation));
+            pieces.extend([words("- "), state, words(" -> "), Piece::Said { text: action, ids }, words("\n")]);
+        }
+        if !pieces.is_empty() {
+            pieces.push(words("\n"));
+        }
         pieces
     }
 }

@@ -11,6 +11,7 @@ use ragen_models::device::Cpu;
 use ragen_models::engine::{CpuEngine, Engine, EngineError};
 use ragen_models::kv_cache::CacheId;
 use ragen_models::lora::Lora;
+use ragen_models::ops::attention::PAGE;
 use ragen_models::ops::head::{PerTarget, Target};
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
@@ -191,7 +192,8 @@ impl Model {
 
     /// Appends every request's tokens, and returns the row of logits that each ends with.
     ///
-    /// Empty sequences with equal tokens are computed once: the first one's pages are shared by the others.
+    /// Empty sequences with equal tokens are computed once: the first one's pages are shared by the others. So are whole
+    /// pages that neighbours begin with, such as a system prompt.
     fn prefill(&mut self, tokens: &[(CacheId, Vec<u32>)]) -> Result<Vec<usize>, EngineError> {
         let mut firsts: Vec<usize> = Vec::new();
         let mut rows = Vec::with_capacity(tokens.len());
@@ -205,8 +207,9 @@ impl Model {
                 firsts.push(i);
             }
         }
-        let appends: Vec<Append<'_>> =
-            firsts.iter().map(|&f| Append { id: tokens[f].0, tokens: &tokens[f].1 }).collect();
+        let shared = self.share_beginnings(tokens, &firsts)?;
+        let append = |(&f, &shared): (&usize, &usize)| Append { id: tokens[f].0, tokens: &tokens[f].1[shared..] };
+        let appends: Vec<Append<'_>> = firsts.iter().zip(&shared).map(append).collect();
         self.engine.extend(&appends)?;
         for (i, &row) in rows.iter().enumerate() {
             if firsts[row] != i {
@@ -214,6 +217,41 @@ impl Model {
             }
         }
         Ok(rows)
+    }
+
+    /// Computes what neighbouring empty sequences begin with, in whole pages, for the first of them, and shares it with the
+    /// others; returns how many tokens each then holds.
+    fn share_beginnings(
+        &mut self,
+        tokens: &[(CacheId, Vec<u32>)],
+        firsts: &[usize],
+    ) -> Result<Vec<usize>, EngineError> {
+        let mut held = vec![0; firsts.len()];
+        let mut start = 0;
+        while start < firsts.len() {
+            let (id, ids) = &tokens[firsts[start]];
+            let mut end = start + 1;
+            // At least one token is left to each, whose logits are wanted.
+            let mut pages = if self.engine.held(*id) == 0 { ids.len().saturating_sub(1) / PAGE } else { 0 };
+            while end < firsts.len() && pages > 0 && self.engine.held(tokens[firsts[end]].0) == 0 {
+                let other = &tokens[firsts[end]].1;
+                let common = ids.iter().zip(other).take_while(|(a, b)| a == b).count();
+                let fewer = pages.min(common.min(other.len().saturating_sub(1)) / PAGE);
+                if fewer == 0 {
+                    break;
+                }
+                (pages, end) = (fewer, end + 1);
+            }
+            if end > start + 1 {
+                self.engine.extend(&[Append { id: *id, tokens: &ids[..pages * PAGE] }])?;
+                held[start..end].fill(pages * PAGE);
+                for &other in &firsts[start + 1..end] {
+                    self.engine.share(tokens[other].0, *id);
+                }
+            }
+            start = end;
+        }
+        Ok(held)
     }
 
     /// Packs rows into a tree and their targets into packed rows. Rows to train on share one prefix with their neighbours; rows to

@@ -1,9 +1,8 @@
 //! Combinations of keys that cannot work, each value alone being fine.
 
 use super::Problem;
-use crate::config::{Config, ContextMode, EnvSet};
+use crate::config::{Config, ContextMode, EnvSet, History, Window};
 use crate::estimator::Estimator;
-use crate::filter::{Metric, Strategy};
 use crate::guards::{Action, Guard};
 use ragen_envs::EnvError;
 use ragen_models::device::Device;
@@ -151,8 +150,16 @@ fn rollout(found: &mut Found, config: &Config) {
     if rollout.action_separator.is_empty() {
         found.add("rollout.action_separator", "is empty, so actions could not be told apart");
     }
-    if rollout.context != ContextMode::Full && rollout.context_window == 0 {
-        found.add("rollout.context_window", "is 0, but this rollout.context sees a window: at least 1");
+    if rollout.context == ContextMode::Full && rollout.context_window != Window::All {
+        found.add(
+            "rollout.context_window",
+            "has no effect with rollout.context = \"full\": remove it, or choose another",
+        );
+    }
+    if rollout.context != ContextMode::Full && rollout.history == History::Append {
+        let text =
+            "is \"append\", but with this rollout.context every turn is a row of its own, to which nothing is appended";
+        found.add("rollout.history", text);
     }
 }
 
@@ -165,9 +172,16 @@ fn update(found: &mut Found, config: &Config) {
         );
     }
     let filter = &config.filter;
-    let filters = !(filter.strategy == Strategy::TopP && filter.value >= 1.0 && filter.include_zero);
-    if filters && alone && matches!(filter.metric, Metric::RewardVariance | Metric::EntropyVariance) {
+    if !filter.passes_all() && alone && filter.metric.is_spread() {
         found.add("filter.metric", "is the spread within a group, but env.train.group_size is 1");
+    }
+    if filter.max_rounds > 1 && filter.passes_all() {
+        let text = "is above 1, but the filter passes every group, so none is played in its place: set filter.include_zero = false";
+        found.add("filter.max_rounds", text);
+    }
+    let most = (config.env.train.groups as u64).saturating_mul(filter.max_rounds);
+    if filter.full_groups as u64 > most {
+        found.add("filter.full_groups", format!("is more than the {most} groups of filter.max_rounds rollouts"));
     }
     let optims = [("optim", &config.optim), ("warmstart.optim", &config.warmstart.optim)];
     for (path, optim) in optims {

@@ -162,6 +162,40 @@ fn combinations_that_cannot_work_come_at_once() {
 }
 
 #[test]
+fn windows_and_rounds_that_have_no_effect_are_refused() {
+    for (overrides, problem) in [
+        (&["rollout.context_window=2"][..], "rollout.context_window: has no effect with rollout.context = \"full\""),
+        (
+            &["rollout.context_window=0", "rollout.context=single_turn"],
+            "rollout.context_window: expected a whole number of at least 1, or \"all\", found 0",
+        ),
+        (&["rollout.context=single_turns"], "rollout.context: expected one of full, limited_multi_turn, single_turn"),
+        (&["rollout.contxt_window=3"], "rollout.contxt_window: unknown key; did you mean rollout.context_window"),
+        (
+            &["rollout.context=limited_multi_turn", "rollout.history=append"],
+            "rollout.history: is \"append\", but with this rollout.context",
+        ),
+        (
+            &["filter.value=1", "filter.max_rounds=3"],
+            "filter.max_rounds: is above 1, but the filter passes every group",
+        ),
+        (&["filter.full_groups=33"], "filter.full_groups: is more than the 32 groups of filter.max_rounds rollouts"),
+        (
+            &["filter.metric=success_variance", "env.train.group_size=1", "algorithm.estimator=gae"],
+            "filter.metric: is the spread within a group",
+        ),
+    ] {
+        let found = problems(overrides);
+        assert!(found.len() == 1 && found[0].starts_with(problem), "{problem}\nis not\n{}", found.join("\n"));
+    }
+    let config = with(&["rollout.context=limited_multi_turn", "rollout.context_window=all"]);
+    assert_eq!(config.rollout.context_window, crate::config::Window::All);
+    assert!(
+        to_toml(&with(&["rollout.context=single_turn", "rollout.context_window=3"])).contains("context_window = 3\n")
+    );
+}
+
+#[test]
 fn what_is_no_configuration() {
     let text = |config: &str, overrides: &[String]| load(Some(config), overrides).unwrap_err().to_string();
     assert!(text("sokobn", &[]).contains("did you mean sokoban?"), "{}", text("sokobn", &[]));

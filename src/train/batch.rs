@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::env_manager::metrics::Metrics;
 use crate::estimator::{Estimator, EstimatorError, Row as Scored, estimate, terminal_rewards};
-use crate::filter::{Measurement, Metric};
+use crate::filter::Measurement;
 use crate::policy::{Policy, PolicyError, Row, TokenValues, Weights};
 use crate::reward::normalise;
 use crate::trajectory::Trajectory;
@@ -26,7 +26,7 @@ pub fn entropies(
     trajectories: &[Trajectory],
     config: &Config,
 ) -> Result<Vec<f64>, PolicyError> {
-    if !matches!(config.filter.metric, Metric::Entropy | Metric::EntropyVariance) {
+    if !config.filter.metric.reads_entropy() {
         return Ok(vec![0.0; trajectories.len()]);
     }
     let rows: Vec<Row<'_>> = trajectories.iter().flat_map(Trajectory::views).collect();
@@ -53,6 +53,7 @@ pub fn measurements(trajectories: &[Trajectory], entropy: &[f64]) -> Vec<Measure
         group: t.group,
         trajectory: i,
         reward: t.score(),
+        success: t.outcome.success,
         n_tokens: t.n_sampled(),
         entropy: entropy[i],
     };

@@ -6,12 +6,12 @@ use crate::context_manager::ContextManager;
 use crate::env_manager::EnvManagerError;
 use crate::env_manager::metrics::Metrics;
 use crate::eval::Evaluation;
+use crate::filter::Group;
 use crate::guards::Alarm;
 use crate::policy::PolicyError;
 use crate::trajectory::Trajectory;
 use crate::update::UpdateError;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// Why a run failed.
@@ -71,10 +71,14 @@ impl Seconds {
         Seconds { phases: Vec::new(), last: Instant::now() }
     }
 
-    /// Ends a phase.
+    /// Ends a phase, or one more part of it.
     pub fn lap(&mut self, phase: &'static str) {
         let now = Instant::now();
-        self.phases.push((phase, (now - self.last).as_secs_f64()));
+        let seconds = (now - self.last).as_secs_f64();
+        match self.phases.iter_mut().find(|(name, _)| *name == phase) {
+            Some((_, sum)) => *sum += seconds,
+            None => self.phases.push((phase, seconds)),
+        }
         self.last = now;
     }
 
@@ -103,8 +107,8 @@ pub struct StepReport {
     pub trained_tokens: usize,
     /// Mean advantage of each trained trajectory, with its index in the rollout.
     pub advantages: Vec<(usize, f64)>,
-    /// Indices of the trajectories that the filter kept.
-    pub kept: BTreeSet<usize>,
+    /// The groups as the filter saw them, by ascending id.
+    pub groups: Vec<Group>,
     /// What was played.
     pub rollout: Rollout,
 }
@@ -115,6 +119,29 @@ impl StepReport {
         self.rollout.trajectories.iter().map(Trajectory::n_sampled).sum()
     }
 
+    /// The filter's decision on a group.
+    fn group(&self, id: usize) -> Option<&Group> {
+        self.groups.binary_search_by_key(&id, |group| group.group).ok().map(|at| &self.groups[at])
+    }
+
+    /// The groups as one JSON object: the reward of every member, how they spread, what the filter made of them.
+    pub fn groups_json(&self) -> Map<String, Value> {
+        let first = |id: usize| self.rollout.trajectories.iter().find(|t| t.group == id);
+        let of = |group: &Group| {
+            let t = first(group.group);
+            json!({
+                "group": group.group,
+                "tag": t.map(|t| &t.tag),
+                "seed": t.map(|t| t.seed),
+                "rewards": group.rewards,
+                "reward_std": group.reward_std,
+                "score": group.score,
+                "kept": group.kept,
+            })
+        };
+        Map::from_iter([("groups".into(), self.groups.iter().map(of).collect())])
+    }
+
     /// The trajectories as JSON objects, with advantage and filter decision.
     pub fn trajectories<'a>(&'a self, context: &'a ContextManager) -> impl Iterator<Item = Value> + 'a {
         self.rollout.trajectories.iter().enumerate().map(|(i, t)| {
@@ -123,7 +150,10 @@ impl StepReport {
             let mut added = Map::new();
             added.insert("score".into(), json!(t.score()));
             added.insert("advantage".into(), json!(advantage));
-            added.insert("kept".into(), json!(self.kept.contains(&i)));
+            let group = self.group(t.group);
+            added.insert("kept".into(), json!(group.is_some_and(|group| group.kept)));
+            added.insert("group_score".into(), json!(group.map(|group| group.score)));
+            added.insert("group_reward_std".into(), json!(group.map(|group| group.reward_std)));
             t.to_json(&|ids| context.tokenizer.decode(ids), added)
         })
     }

@@ -23,6 +23,12 @@ pub fn pending() -> Vec<String> {
     text.lines().filter_map(|line| line.split_whitespace().next()?.strip_prefix("vectors/")).map(String::from).collect()
 }
 
+/// Whether the plain fields are tested where we differ on purpose, against a transcription of the published rule, instead of
+/// the `sane_*` ones against ours.
+pub fn parity() -> bool {
+    std::env::var_os("RAGEN_PARITY").is_some_and(|value| value == "1")
+}
+
 /// The cases of a file as they stand.
 pub fn read(file: &str) -> Vec<Map<String, Value>> {
     let path = vectors().join(file);

@@ -3,6 +3,7 @@
 //! The vectors hold padded rows and a mask; here a row holds its trained tokens only, so every array is reduced to them.
 
 mod cases;
+mod contexts;
 mod losses;
 
 use cases::{Case, Matrix, for_each, lengths, single, trained};
@@ -17,9 +18,10 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Files that this test reads, and those that other tests do.
-const HERE: [&str; 7] = [
+const HERE: [&str; 8] = [
     "action_parsing.json",
     "collapse.json",
+    "context_window.json",
     "gae.json",
     "grpo.json",
     "ppo_loss.json",
@@ -171,6 +173,11 @@ fn golden_grpo() {
 }
 
 #[test]
+fn golden_context_window() {
+    for_each("context_window.json", contexts::check);
+}
+
+#[test]
 fn golden_ppo_loss() {
     for_each("ppo_loss.json", losses::check);
 }
@@ -219,7 +226,14 @@ fn check_filter(case: &mut Case) {
     let mut rows: Vec<Measurement> = groups
         .iter()
         .zip(trajectories)
-        .map(|(&group, trajectory)| Measurement { group, trajectory, reward: 0.0, n_tokens: 0, entropy: 0.0 })
+        .map(|(&group, trajectory)| Measurement {
+            group,
+            trajectory,
+            reward: 0.0,
+            success: false,
+            n_tokens: 0,
+            entropy: 0.0,
+        })
         .collect();
     for (row, reward) in rows.iter_mut().zip(case.inputs.find::<Vec<f64>>("scores").unwrap_or_default()) {
         row.reward = reward;

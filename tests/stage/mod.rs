@@ -7,7 +7,7 @@ use ragen::env_manager::{EnvManager, Episode, TagRules};
 use ragen::eval::Evaluation;
 use ragen::policy::*;
 use ragen::train::{Journal, StepReport, TrainError, TrainState};
-use ragen_envs::{Env, EnvError, Legend, Mode, Step};
+use ragen_envs::{Env, EnvError, Legend, Mode, Recap, Step};
 use ragen_models::tokenizer::Tokenizer;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -189,6 +189,7 @@ impl Doors {
             single_action: false,
             max_tokens: 0,
             many_starts: false,
+            recap: Recap::Whole,
         });
         let episode = |i| Episode::new(rules.clone(), i / group_size, i % group_size, Box::new(self.clone()));
         EnvManager::from_episodes((0..n_groups * group_size).map(episode).collect(), group_size, 10, mode)

@@ -48,7 +48,7 @@ pub use solver::solve;
 use crate::grid::{Direction, FORMAT_MEANING, Format, MoveNames, Symbols, View};
 use crate::rng::hash_bytes;
 use crate::settings::{Reader, Setting};
-use crate::{Demonstration, Env, EnvError, Legend, Mode, Spec, Step, Stream, Turn};
+use crate::{Demonstration, Env, EnvError, Legend, Mode, Recap, Spec, Step, Stream, Turn};
 use level::{BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET, TARGET};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -93,6 +93,7 @@ pub(crate) const SPEC: Spec = Spec {
     env_type: TYPE,
     purpose: "push every box onto a target; a wrong push cannot be undone",
     many_starts: true,
+    recap: Recap::Whole,
     settings: SETTINGS,
     unavailable: || None,
     build: |config| Ok(Box::new(Sokoban::new(config)?)),
