@@ -11,6 +11,7 @@ mod head;
 mod layer;
 mod learner;
 mod projection;
+mod recordings;
 mod weights;
 
 pub use weights::Precision;
