@@ -3,6 +3,7 @@
 use super::projection::{Low, Projection};
 use super::{Attend, Batch, GpuTransformer, Precision};
 use crate::config::Config;
+use ragen_cuda::gemm::Write;
 use ragen_cuda::kernels::attention::{Heads, attention_bwd, attention_cached, attention_fwd, kv_append};
 use ragen_cuda::kernels::norm::{Layout, rmsnorm_bwd, rmsnorm_fwd};
 use ragen_cuda::kernels::pointwise::{bias_fwd, swiglu_bwd, swiglu_fwd};
@@ -121,10 +122,9 @@ impl<E: Precision> GpuTransformer<E> {
         let (gpu, rows, d, ff) = (&self.gpu, positions.len(), self.config.d_model, self.config.d_ff);
         let (LayerActivations { x, mid, gate_up, .. }, Scratch { act, low, .. }) = (acts, scratch);
         swiglu_fwd(gpu, act.slice_mut(0..rows * ff), gate_up.slice(0..rows * 2 * ff), ff)?;
-        let out = out.unwrap_or(x);
-        gpu.copy(out.slice_mut(0..rows * d), mid.slice(0..rows * d))?;
+        let (out, mid, act) = (out.unwrap_or(x), mid.slice(0..rows * d), act.slice(0..rows * ff));
         let down = &self.projections[layer].down;
-        self.project(down, out.slice_mut(0..rows * d), act.slice(0..rows * ff), true, low)
+        self.project(down, out.slice_mut(0..rows * d), act, Write::Onto(mid), low)
     }
 
     /// All that a block's backward needs, from acts.x: the forward up to gate and up.
@@ -149,9 +149,9 @@ impl<E: Precision> GpuTransformer<E> {
         if let Some(bias) = &places.qkv_bias {
             bias_fwd(gpu, raw.slice_mut(0..rows * row), self.weights(bias))?;
         }
-        let (to, normed, on_bias) =
-            (raw.slice_mut(0..rows * row), scratch.normed.slice(stream.clone()), places.qkv_bias.is_some());
-        self.project(&projections.qkv, to, normed, on_bias, &mut scratch.low)?;
+        let write = if places.qkv_bias.is_some() { Write::Add } else { Write::Scaled(1.0) };
+        let (to, normed) = (raw.slice_mut(0..rows * row), scratch.normed.slice(stream.clone()));
+        self.project(&projections.qkv, to, normed, write, &mut scratch.low)?;
         if let (Some(q_norm), Some(k_norm)) = (&places.q_norm, &places.k_norm) {
             let (q, k) = head_layouts(heads, rows);
             let (all, keys) = (0..rows * row, heads.q_width()..rows * row);
@@ -175,15 +175,14 @@ impl<E: Precision> GpuTransformer<E> {
                 attention_cached(gpu, out, qkv, layer.view(), batch, window, partials)?;
             }
         }
-        gpu.copy(acts.mid.slice_mut(stream.clone()), acts.x.slice(stream.clone()))?;
         let (to, attention) = (acts.mid.slice_mut(stream.clone()), acts.attention.slice(0..rows * heads.q_width()));
-        self.project(&projections.o, to, attention, true, &mut scratch.low)?;
+        self.project(&projections.o, to, attention, Write::Onto(acts.x.slice(stream.clone())), &mut scratch.low)?;
 
         let (normed, rstd) = (scratch.normed.slice_mut(stream.clone()), acts.mid_rstd.slice_mut(0..rows));
         let gain = self.weights(&places.post_norm);
         rmsnorm_fwd(gpu, normed, d, rstd, acts.mid.slice(stream.clone()), gain, eps, plain)?;
         let (to, normed) = (acts.gate_up.slice_mut(0..rows * 2 * ff), scratch.normed.slice(stream));
-        self.project(&projections.gate_up, to, normed, false, &mut scratch.low)
+        self.project(&projections.gate_up, to, normed, Write::Scaled(1.0), &mut scratch.low)
     }
 
     /// RoPE on q (which is also scaled by 1/√hd) and k; `backward` is its gradient.

@@ -62,17 +62,16 @@ impl<E: Precision> Low<E> {
 }
 
 impl<E: Precision> GpuTransformer<E> {
-    /// y = x·Wᵀ (y += with `accumulate`), and while adapters are on also y += (α / r)·(x·Aᵀ)·Bᵀ on each adapter's columns.
+    /// y = x·Wᵀ, or what else `write` says, and while adapters are on also y += (α / r)·(x·Aᵀ)·Bᵀ on each adapter's columns.
     pub(super) fn project(
         &self,
         projection: &Projection,
         mut y: ViewMut<'_, E>,
         x: View<'_, E>,
-        accumulate: bool,
+        write: Write<'_, E>,
         low: &mut Low<E>,
     ) -> Result<(), CudaError> {
         let Projection { weight, input, adapters } = projection;
-        let write = if accumulate { Write::Add } else { Write::Scaled(1.0) };
         linear_fwd(&self.gpu, self.products, y.reborrow(), x, self.weights(weight), *input, write)?;
         let (rows, out) = (x.len() / input, weight.len() / input);
         let Some(lora) = self.lora.as_ref().filter(|lora| lora.active && rows > 0) else { return Ok(()) };
