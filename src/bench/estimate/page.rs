@@ -180,7 +180,7 @@ fn what_it_takes(c: &Config, sizes: &Sizes, training: &Estimate, decoding: &Esti
     let bytes = cost::decode(c, 2, 128, sizes.decode.0 + sizes.decode.1 / 2, 1).bytes;
     let share = |on: &Assumed| bytes / seconds(&decoding.walks, c, on).total() / on.bandwidth;
     let at = |what: &str, of: &str, x: Option<f64>| match x {
-        None => format!("not by {what} alone"),
+        None => format!("more than {what}"),
         Some(x) => format!("{what} at {:.0} % of the {of}", 100.0 * x),
     };
     format!(
