@@ -4,7 +4,7 @@
 
 use crate::{bench, plan};
 use ragen_models::device::Cpu;
-use ragen_models::doctor::{Check, Outcome, Sizes, check_cpu, check_gpu};
+use ragen_models::doctor::{Check, InType, Outcome, Pace, Sizes, check_cpu, check_gpu};
 use ragen_models::gpu::Gpu;
 use ragen_models::simd::Isa;
 use ragen_models::transformer::Precision;
@@ -20,6 +20,8 @@ pub struct Report {
     pub devices: Vec<String>,
     /// All checks.
     pub checks: Vec<Check>,
+    /// What to set, after all that was seen, where there is something to choose.
+    pub advice: Option<String>,
 }
 
 impl Report {
@@ -38,7 +40,9 @@ impl Report {
     /// Looks at a GPU, and tells what it is and every check as it comes.
     pub fn look_at_gpu(&mut self, gpu: &Gpu, sizes: &Sizes, tell: &mut dyn FnMut(&str)) {
         self.begin(gpu.name(), tell);
-        check_gpu(gpu, sizes, &mut |check| self.add(check, tell));
+        let advice = check_gpu(gpu, sizes, &mut |check| self.add(check, tell));
+        tell(&format!("advice   {advice}"));
+        self.advice = Some(advice);
     }
 
     /// Notes that there is no GPU to look at.
@@ -64,7 +68,7 @@ impl Report {
     /// The JSON object of the contract.
     pub fn to_json(&self) -> Value {
         let checks: Vec<Value> = self.checks.iter().map(check_to_json).collect();
-        json!({"device": self.devices.join("; "), "ok": self.failed() == 0, "checks": checks})
+        json!({"device": self.devices.join("; "), "ok": self.failed() == 0, "checks": checks, "advice": self.advice})
     }
 }
 
@@ -81,14 +85,58 @@ fn check_to_json(check: &Check) -> Value {
             object["unit"] = json!(unit);
             object["least"] = json!(least);
         }
-        Outcome::Ran(work) => {
-            object["gb_per_s"] = json!(work.bytes / check.milliseconds / 1e6);
-            object["tflops_per_s"] = json!(work.flops / check.milliseconds / 1e9);
-        }
+        Outcome::Ran(pace) => pace_into(pace, &mut object),
         Outcome::Untimed => object["milliseconds"] = Value::Null,
+        Outcome::Kernel(types) => kernel_into(types, &mut object),
         Outcome::Skipped(why) | Outcome::Failed(why) => object["why"] = json!(why),
     }
     object
+}
+
+fn pace_into(pace: &Pace, object: &mut Value) {
+    object["milliseconds"] = json!(pace.milliseconds);
+    object["gb_per_s"] = json!(pace.gb_per_s());
+    object["tflops_per_s"] = json!(pace.tflops_per_s());
+    if let Some((share, of)) = pace.share {
+        object["share"] = json!(share);
+        object["of"] = json!(of);
+    }
+}
+
+/// A kernel: an object for each number type, and beside them the error that comes nearest to its bound, and the time in bf16.
+fn kernel_into(types: &[InType], object: &mut Value) {
+    let mut nearest = f64::NEG_INFINITY;
+    object["milliseconds"] = Value::Null;
+    for of in types {
+        let mut this = json!({"error": null, "milliseconds": null});
+        if let Some(worst) = &of.worst {
+            this["case"] = json!(format!("{} of {}", worst.op, worst.case));
+            match &worst.outcome {
+                Outcome::Off { by, bound } => {
+                    this["error"] = json!(by);
+                    this["bound"] = json!(bound);
+                }
+                Outcome::Skipped(why) | Outcome::Failed(why) => this["why"] = json!(why),
+                _ => {}
+            }
+            if worst.outcome.badness() > nearest {
+                nearest = worst.outcome.badness();
+                ["error", "bound", "why"].into_iter().for_each(|key| match this.get(key) {
+                    Some(value) => object[key] = value.clone(),
+                    None => _ = object.as_object_mut().and_then(|object| object.remove(key)),
+                });
+            }
+        }
+        match &of.pace {
+            Some(Outcome::Ran(pace)) => {
+                pace_into(pace, &mut this);
+                object["milliseconds"] = json!(pace.milliseconds);
+            }
+            Some(Outcome::Skipped(why) | Outcome::Failed(why)) => this["why_no_time"] = json!(why),
+            _ => {}
+        }
+        object[of.element] = this;
+    }
 }
 
 fn measure(name: &str, unit: &'static str, least: f64, value: impl FnOnce() -> f64) -> Check {
@@ -112,10 +160,13 @@ fn available_memory() -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ragen_models::doctor::Work;
+    use ragen_models::doctor::kernels::Finding;
 
     fn report(outcomes: Vec<Outcome>) -> Report {
         let check = |outcome| Check { name: "it".into(), outcome, milliseconds: 2.0 };
-        Report { devices: vec!["a".into(), "b".into()], checks: outcomes.into_iter().map(check).collect() }
+        let checks = outcomes.into_iter().map(check).collect();
+        Report { devices: vec!["a".into(), "b".into()], checks, advice: None }
     }
 
     #[test]
@@ -134,5 +185,25 @@ mod tests {
         let red = report(vec![fine, slow, Outcome::Failed("broke".into())]);
         assert_eq!((red.failed(), red.to_json()["ok"].as_bool()), (2, Some(false)));
         assert_eq!(red.to_json()["checks"][1]["value"], 0.5);
+    }
+
+    #[test]
+    fn a_kernel_has_an_object_for_each_type_and_the_error_nearest_to_its_bound() {
+        let found = |element, outcome| {
+            let worst = Finding { op: "rope", case: "3 x 4".into(), element, kernels: vec!["rope"], outcome };
+            let pace = Pace { milliseconds: 0.5, work: Work { bytes: 1e9, flops: 2e9 }, share: Some((0.25, "a copy")) };
+            InType { element, worst: Some(worst), pace: Some(Outcome::Ran(pace)) }
+        };
+        let near = found("f32", Outcome::Off { by: 1e-12, bound: 1e-10 });
+        let off = found("bf16", Outcome::Off { by: 3.0, bound: 1e-5 });
+        let check = &report(vec![Outcome::Kernel(vec![near.clone(), off])]).to_json()["checks"][0];
+        let head = [&check["ok"], &check["error"], &check["bound"], &check["milliseconds"]];
+        assert_eq!(head, [&json!(false), &json!(3.0), &json!(1e-5), &json!(0.5)]);
+        let want = json!({"error": 1e-12, "bound": 1e-10, "case": "rope of 3 x 4", "milliseconds": 0.5,
+            "gb_per_s": 2000.0, "tflops_per_s": 4.0, "share": 0.25, "of": "a copy"});
+        assert_eq!(check["f32"], want);
+        let broken = found("bf16", Outcome::Failed("it broke".into()));
+        let check = &report(vec![Outcome::Kernel(vec![near, broken])]).to_json()["checks"][0];
+        assert_eq!((&check["ok"], &check["why"], &check["error"]), (&json!(false), &json!("it broke"), &Value::Null));
     }
 }

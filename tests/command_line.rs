@@ -178,6 +178,25 @@ fn a_command_says_which_device_it_took_and_a_resume_goes_on_there() {
 }
 
 #[test]
+fn the_doctor_looks_at_every_kernel_of_a_gpu() {
+    let Some(_) = ragen_models::gpu::Gpu::for_tests() else { return };
+    let (out, err) = Place::new().check(0, &["doctor", "--device", "emulator", "--small"]);
+    let report = json(out.lines().last());
+    assert_eq!((&report["ok"], err.as_str()), (&Value::Bool(true), ""));
+    let checks = report["checks"].as_array().unwrap();
+    let attention = checks.iter().find(|check| check["name"] == "attention_fwd").unwrap();
+    assert!(attention["bf16"]["error"].as_f64().unwrap() > 0.0 && attention["f32"]["milliseconds"].is_null());
+    let line = out.lines().find(|line| line.starts_with("ok       attention_fwd: ")).unwrap();
+    let parts = ["f32 off by ", "bf16 off by ", "at most 1.0e-5", "no time on the emulator"];
+    assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+    // A line of what it is, a line a check, the advice, and the JSON.
+    assert_eq!(out.lines().count(), checks.len() + 3);
+    let advice = out.lines().rev().nth(1).unwrap();
+    assert_eq!(advice, format!("advice   {}", report["advice"].as_str().unwrap()));
+    assert!(advice.contains("run.products"), "{advice}");
+}
+
+#[test]
 fn the_doctor_finds_this_machine_well() {
     let place = Place::new();
     let (out, err) = place.check(0, &["doctor", "--device", "cpu", "--threads", "2"]);

@@ -25,6 +25,14 @@ pub enum CudaError {
         /// Bytes of the device.
         total_bytes: usize,
     },
+    /// A block of a kernel needs more shared memory than blocks have on this device.
+    #[error("launch of {kernel} failed: {reason}")]
+    SharedMemory {
+        /// The kernel.
+        kernel: String,
+        /// How much it needs, and how much there is.
+        reason: String,
+    },
     /// A kernel source was refused by its compiler.
     #[error("{unit} does not compile:\n{log}")]
     Compile {

@@ -1,7 +1,9 @@
 //! The device: buffers, launches, products.
 
 use crate::buffer::{Buffer, Holding, View, ViewMut};
-use crate::driver::{Arg, Driver, Launch, Ledger, Matmul, Module, Nvidia, Recorded, Unit, taken_by_nvidia};
+use crate::driver::{
+    Arg, Driver, Launch, Ledger, Matmul, Module, Nvidia, Onlooker, Recorded, Unit, Watched, taken_by_nvidia,
+};
 use crate::error::CudaError;
 use crate::kernel::Kernel;
 use bytemuck::Pod;
@@ -98,6 +100,11 @@ impl Gpu {
         let driver = self.driver.clone();
         let ledger = Arc::new(Ledger::new(usize::MAX >> 1, move |bytes| driver.taken(bytes)));
         (Gpu::over(ledger.clone()), ledger)
+    }
+
+    /// The same device with somebody who looks on at its launches, and with counts of its own.
+    pub fn watched(&self, onlooker: Arc<dyn Onlooker>) -> Gpu {
+        Gpu::over(Arc::new(Watched { driver: self.driver.clone(), onlooker }))
     }
 
     /// What the device is, in words.

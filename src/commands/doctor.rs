@@ -38,8 +38,28 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     }
     closed?;
     print(&format!("{}\n", report.to_json()))?;
+    verdict(&report)
+}
+
+/// A check that failed is a failure of the command.
+fn verdict(report: &Report) -> Result<(), Failure> {
     match report.failed() {
         0 => Ok(()),
         n => Err(Failure::Run(format!("{n} of {} checks failed", report.checks.len()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ragen_models::doctor::{Check, Outcome};
+
+    #[test]
+    fn it_exits_with_1_when_a_check_failed_and_not_when_one_was_skipped() {
+        let check = |outcome| Check { name: "it".into(), outcome, milliseconds: 0.0 };
+        let report = |outcome| Report { checks: vec![check(Outcome::Untimed), check(outcome)], ..Report::default() };
+        let failure = verdict(&report(Outcome::Off { by: 1.0, bound: 0.0 })).unwrap_err();
+        assert_eq!((failure.code(), failure.text().unwrap().as_str()), (1, "error: 1 of 2 checks failed"));
+        assert!(verdict(&report(Outcome::Skipped("not here".into()))).is_ok());
     }
 }

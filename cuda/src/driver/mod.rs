@@ -13,12 +13,15 @@ pub mod libraries;
 mod nvidia;
 pub mod nvrtc;
 mod source;
+mod watched;
 
 #[cfg(feature = "emulator")]
 pub use emulator::Emulator;
 pub use ledger::{Counts, Held, Ledger, Moved, Product};
 pub use nvidia::{Nvidia, Probe, taken as taken_by_nvidia};
 pub use source::{Source, Unit};
+pub use watched::Onlooker;
+pub(crate) use watched::Watched;
 
 use crate::CudaError;
 

@@ -29,6 +29,11 @@ impl Trial {
         (self.prepare)(gpu, shape)
     }
 
+    /// Whether it is a product by the library, where there is one, in the place of the kernels.
+    pub fn is_of_library(&self) -> bool {
+        self.name.starts_with("library ")
+    }
+
     /// What a run moves and computes.
     pub fn work(&self, shape: &Shape) -> Work {
         let works = self.kernels.iter().filter_map(|name| kernel(name)).map(|kernel| (kernel.work)(shape));

@@ -1,54 +1,22 @@
 //! A GPU: what it moves and computes, whether a row of a product depends on the rows beside it, a training step against the CPU's, what
-//! was sampled against what is scored, and the time of every kernel.
+//! was sampled against what is scored, and every kernel.
 
-use super::ceilings::{COPY_BYTES, SQUARE, copy_rate, milliseconds, numbers, product_rate};
+use super::ceilings::{COPY_BYTES, Ceilings, SQUARE, copy_rate, numbers, product_rate};
+use super::kernels::Extent;
+use super::manifest::check_manifest;
 use super::rehearsal::Rehearsal;
-use super::{Check, Outcome, larger, off};
+use super::{Check, Number, Outcome, Short, larger, off};
 use crate::engine::EngineError;
-use crate::gpu::{Precision, Products};
+use crate::gpu::Products;
 use crate::simd::Isa;
 use crate::transformer;
 use half::bf16;
 use ragen_cuda::gemm::{Write, linear_bwd_input, linear_fwd};
-use ragen_cuda::kernels::{Shape, Work};
-use ragen_cuda::trial::trials;
+use ragen_cuda::kernels::Shape;
 use ragen_cuda::{CudaError, Element, Gpu};
 use std::time::Instant;
 
 const GIB: f64 = (1u64 << 30) as f64;
-
-/// A number type of activations, and how far a step may be off from the CPU's in f32, by the largest number of a tensor.
-trait Number: Precision {
-    const NAME: &'static str;
-    const VALUES: f64;
-    const GRADIENTS: f64;
-    /// The same of the way that the weights have gone, as a normalised square error.
-    const WAY: f64;
-    /// Of a product, by the sum of its terms' magnitudes.
-    const PRODUCT: f64;
-    /// No GPU that there are kernels for multiplies more slowly, TFLOP/s.
-    const LEAST_TFLOPS: f64;
-}
-
-/// Sums in another order.
-impl Number for f32 {
-    const NAME: &'static str = "f32";
-    const VALUES: f64 = 3e-6;
-    const GRADIENTS: f64 = 1e-5;
-    const WAY: f64 = 1e-10;
-    const PRODUCT: f64 = 1e-6;
-    const LEAST_TFLOPS: f64 = 0.5;
-}
-
-/// Everything but sums is rounded to 8 bits.
-impl Number for bf16 {
-    const NAME: &'static str = "bf16";
-    const VALUES: f64 = 2.5e-2;
-    const GRADIENTS: f64 = 1e-1;
-    const WAY: f64 = 2e-2;
-    const PRODUCT: f64 = 4e-3;
-    const LEAST_TFLOPS: f64 = 1.0;
-}
 
 /// How large things are that a GPU is tried on.
 pub struct Sizes {
@@ -58,48 +26,118 @@ pub struct Sizes {
     copy_bytes: usize,
     /// Side of the square matrices whose product is timed.
     square: usize,
+    /// The op cases of kernels.
+    pub(super) extent: Extent,
     rehearsal: Rehearsal,
 }
 
 impl Sizes {
     /// Those of a model of half a billion parameters.
     pub fn device() -> Sizes {
-        Sizes { shape: Shape::half_billion, copy_bytes: COPY_BYTES, square: SQUARE, rehearsal: Rehearsal::small() }
+        Sizes {
+            shape: Shape::half_billion,
+            copy_bytes: COPY_BYTES,
+            square: SQUARE,
+            extent: Extent::DEVICE,
+            rehearsal: Rehearsal::small(),
+        }
     }
 
     /// What the emulator, or a device that is watched, gets through in seconds.
     pub fn tiny() -> Sizes {
-        Sizes { shape: Shape::tiny, copy_bytes: 1 << 16, square: 48, rehearsal: Rehearsal::tiny() }
+        Sizes {
+            shape: Shape::tiny,
+            copy_bytes: 1 << 16,
+            square: 48,
+            extent: Extent::TINY,
+            rehearsal: Rehearsal::tiny(),
+        }
+    }
+
+    /// The shape of products and kernels in E.
+    pub(super) fn shape<E: Number>(&self) -> Shape {
+        (self.shape)(size_of::<E>())
     }
 }
 
-/// Looks at a GPU and tells every check as it comes.
-pub fn check_gpu(gpu: &Gpu, sizes: &Sizes, tell: &mut dyn FnMut(Check)) {
+/// What the choices of `run.products` give: who multiplies, rows that depend on how many there are, and the largest difference between
+/// log-probabilities as sampled and as scored.
+struct Choice {
+    products: Products,
+    dependent: f64,
+    gap: f64,
+}
+
+/// Looks at a GPU, tells every check as it comes, and gives advice on `run.products`.
+pub fn check_gpu(gpu: &Gpu, sizes: &Sizes, tell: &mut dyn FnMut(Check)) -> String {
     tell(Check::run("device memory that is free", || {
         let (free, _) = gpu.memory()?;
         Ok::<_, CudaError>(Outcome::Measured { value: free as f64 / GIB, unit: "GiB", least: 1.0 })
     }));
-    tell(Check::run("device memory, read and written by a copy", || {
-        Ok::<_, CudaError>(rate(copy_rate(gpu, sizes.copy_bytes)?, "GB/s", 50.0))
-    }));
-    check_rate::<bf16>(gpu, sizes.square, tell);
-    check_rate::<f32>(gpu, sizes.square, tell);
-    for products in [Products::Library, Products::Invariant] {
-        check_products::<f32>(gpu, products, &(sizes.shape)(4), tell);
-        check_products::<bf16>(gpu, products, &(sizes.shape)(2), tell);
+    let copy = "device memory, read and written by a copy";
+    let copy = check_rate(copy, "GB/s", 50.0, || copy_rate(gpu, sizes.copy_bytes), tell);
+    let (product_bf16, product_f32) =
+        (check_product::<bf16>(gpu, sizes.square, tell), check_product::<f32>(gpu, sizes.square, tell));
+    let mut choices = [Products::Library, Products::Invariant].map(|products| Choice {
+        products,
+        dependent: check_products::<f32>(gpu, products, &sizes.shape::<f32>(), tell)
+            + check_products::<bf16>(gpu, products, &sizes.shape::<bf16>(), tell),
+        gap: 0.0,
+    });
+    for choice in &mut choices {
+        let gaps = [
+            check_model::<f32>(gpu, choice.products, &sizes.rehearsal, tell),
+            check_model::<bf16>(gpu, choice.products, &sizes.rehearsal, tell),
+        ];
+        choice.gap = gaps.into_iter().fold(0.0, larger);
     }
-    for products in [Products::Library, Products::Invariant] {
-        check_model::<f32>(gpu, products, &sizes.rehearsal, tell);
-        check_model::<bf16>(gpu, products, &sizes.rehearsal, tell);
-    }
-    time_kernels::<bf16>(gpu, &(sizes.shape)(2), tell);
-    time_kernels::<f32>(gpu, &(sizes.shape)(4), tell);
+    check_manifest(gpu, sizes, &Ceilings { copy, product_f32, product_bf16 }, tell);
+    advice(&choices)
 }
 
-fn check_rate<E: Number>(gpu: &Gpu, n: usize, tell: &mut dyn FnMut(Check)) {
-    tell(Check::run(format!("product in {} by the library", E::NAME), || {
-        Ok::<_, CudaError>(rate(product_rate::<E>(gpu, n)?, "TFLOP/s", E::LEAST_TFLOPS))
+/// Which `run.products` to take, and why.
+fn advice(choices: &[Choice; 2]) -> String {
+    let [library, invariant] = choices;
+    let is_well = |choice: &Choice| choice.dependent == 0.0 && choice.gap == 0.0;
+    let finds = |choice: &Choice| {
+        format!(
+            "{}, {} rows depend on how many there are, and log-probabilities as sampled and as scored differ by up to {}",
+            by(choice.products),
+            Short(choice.dependent),
+            Short(choice.gap)
+        )
+    };
+    match (is_well(library), is_well(invariant)) {
+        (true, true) => {
+            "run.products may be \"library\" or \"invariant\": by both, log-probabilities are scored as they were \
+                         sampled, in every bit"
+                .into()
+        }
+        (true, false) => format!("set run.products = \"library\": {}", finds(invariant)),
+        (false, true) => format!("set run.products = \"invariant\", where the gap is 0: {}", finds(library)),
+        (false, false) => format!("no choice of run.products is right here: {}; {}", finds(library), finds(invariant)),
+    }
+}
+
+/// Measures a rate that may not be less than `least`.
+fn check_rate(
+    name: &str,
+    unit: &'static str,
+    least: f64,
+    measure: impl FnOnce() -> Result<Option<f64>, CudaError>,
+    tell: &mut dyn FnMut(Check),
+) -> Option<f64> {
+    let mut rate = None;
+    tell(Check::run(name, || {
+        rate = measure()?;
+        Ok::<_, CudaError>(rate.map_or(Outcome::Untimed, |value| Outcome::Measured { value, unit, least }))
     }));
+    rate
+}
+
+fn check_product<E: Number>(gpu: &Gpu, n: usize, tell: &mut dyn FnMut(Check)) -> Option<f64> {
+    let name = format!("product in {} by the library", E::NAME);
+    check_rate(&name, "TFLOP/s", E::LEAST_TFLOPS, || product_rate::<E>(gpu, n), tell)
 }
 
 /// Who multiplies.
@@ -110,12 +148,9 @@ fn by(products: Products) -> &'static str {
     }
 }
 
-fn rate(value: Option<f64>, unit: &'static str, least: f64) -> Outcome {
-    value.map_or(Outcome::Untimed, |value| Outcome::Measured { value, unit, least })
-}
-
-/// Rows that are computed alone, beside what they are among all rows: around the sizes of tiles and warps.
-const ROWS: [usize; 10] = [1, 2, 7, 16, 17, 64, 65, 128, 200, 1000];
+/// Rows that are computed alone, beside what they are among all rows: batches of decoding, powers of two and odd ones, around the sizes of
+/// tiles and warps, and more than a library's algorithm is chosen for.
+const ROWS: [usize; 19] = [1, 2, 3, 4, 7, 8, 16, 17, 32, 33, 64, 65, 100, 128, 129, 200, 255, 256, 1000];
 
 /// Numbers of one result that are fetched to be compared.
 const FETCHED: usize = 64 << 20;
@@ -129,11 +164,11 @@ struct Seen {
     off: f64,
 }
 
-/// The products of a layer and of the head, forward and back to their input.
-fn check_products<E: Number>(gpu: &Gpu, products: Products, shape: &Shape, tell: &mut dyn FnMut(Check)) {
+/// The products of a layer and of the head, forward and back to their input; the rows that depend on how many there are.
+fn check_products<E: Number>(gpu: &Gpu, products: Products, shape: &Shape, tell: &mut dyn FnMut(Check)) -> f64 {
     let start = Instant::now();
     let ([heads, kv_heads, width], d) = (shape.heads, shape.d_model);
-    let layer = [((heads + 2 * kv_heads) * width, d), (2 * shape.d_ff, d), (d, shape.d_ff)];
+    let layer = [((heads + 2 * kv_heads) * width, d), (d, heads * width), (2 * shape.d_ff, d), (d, shape.d_ff)];
     let mut seen = Seen::default();
     let outcome = (|| {
         for (out, input) in layer {
@@ -146,7 +181,8 @@ fn check_products<E: Number>(gpu: &Gpu, products: Products, shape: &Shape, tell:
     let outcome = outcome.and_then(|()| forward::<E, f32>(gpu, products, shape.rows, shape.vocab, d, &mut head));
     let name = format!("products in {} {}", E::NAME, by(products));
     if let Err(error) = outcome {
-        return tell(Check::run(name, || Err(error)));
+        tell(Check::run(name, || Err(error)));
+        return f64::NAN;
     }
     let dependent = (seen.dependent + head.dependent) as f64;
     tell(Check::off(format!("{name}: rows that depend on how many there are"), dependent, 0.0, start));
@@ -154,6 +190,7 @@ fn check_products<E: Number>(gpu: &Gpu, products: Products, shape: &Shape, tell:
     // Sums of products of bf16 reach f32 unrounded; hardware may cut off a bit of each.
     let bound = 10.0 * f32::PRODUCT;
     tell(Check::off(format!("{name}, logits: off from f64 by"), head.off, bound, start));
+    dependent
 }
 
 /// y = x·Wᵀ.
@@ -239,19 +276,21 @@ fn off_from_f64<C: Element>(got: &[C], columns: usize, want: impl Fn(usize, usiz
     some.map(error).fold(0.0, larger)
 }
 
-/// A training step on the CPU and on the GPU, there twice, and what was sampled against what is scored.
-fn check_model<E: Number + 'static>(gpu: &Gpu, products: Products, rehearsal: &Rehearsal, tell: &mut dyn FnMut(Check)) {
+/// A training step on the CPU and on the GPU, there twice, and what was sampled against what is scored: that gap.
+fn check_model<E: Number>(gpu: &Gpu, products: Products, rehearsal: &Rehearsal, tell: &mut dyn FnMut(Check)) -> f64 {
     let suffix = format!("{} {}", E::NAME, by(products));
     if let Err(error) = check_step::<E>(gpu, products, rehearsal, &suffix, tell) {
         tell(Check::run(format!("a training step in {suffix}"), || Err(error)));
     }
+    let mut gap = f64::NAN;
     tell(Check::run(format!("sampled and scored log-probabilities in {suffix}: largest difference"), || {
-        let by = rehearsal.gap(&mut rehearsal.on_gpu::<E>(gpu, products)?)?;
-        Ok::<_, EngineError>(Outcome::Off { by, bound: 0.0 })
+        gap = rehearsal.gap(&mut rehearsal.on_gpu::<E>(gpu, products)?)?;
+        Ok::<_, EngineError>(Outcome::Off { by: gap, bound: 0.0 })
     }));
+    gap
 }
 
-fn check_step<E: Number + 'static>(
+fn check_step<E: Number>(
     gpu: &Gpu,
     products: Products,
     rehearsal: &Rehearsal,
@@ -287,37 +326,76 @@ fn check_step<E: Number + 'static>(
     Ok(())
 }
 
-/// Every kernel at the shape, and the library's products.
-fn time_kernels<E: Number>(gpu: &Gpu, shape: &Shape, tell: &mut dyn FnMut(Check)) {
-    for trial in trials::<E>() {
-        let name = format!("{} in {}", trial.name, E::NAME);
-        let mut time = None;
-        let mut check = Check::run(name, || {
-            let mut run = trial.prepare(gpu, shape)?;
-            time = milliseconds(gpu, &mut || run(gpu))?;
-            let Work { bytes, flops } = trial.work(shape);
-            Ok::<_, CudaError>(time.map_or(Outcome::Untimed, |_| Outcome::Ran(Work { bytes, flops })))
-        });
-        check.milliseconds = time.unwrap_or(check.milliseconds);
-        tell(check);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::vandal::Vandal;
+    use ragen_cuda::kernels;
+    use std::sync::Arc;
+
+    fn looked_at(gpu: &Gpu) -> (Vec<Check>, String) {
+        let mut checks = Vec::new();
+        let advice = check_gpu(gpu, &Sizes::tiny(), &mut |check| checks.push(check));
+        for check in &checks {
+            println!("{check} [{:.0} ms]", check.milliseconds);
+        }
+        (checks, advice)
+    }
+
+    fn failed(checks: &[Check]) -> Vec<&str> {
+        checks.iter().filter(|check| check.ok() == Some(false)).map(|check| check.name.as_str()).collect()
+    }
 
     #[test]
     fn every_check_passes_on_the_emulator() {
         let Some(gpu) = Gpu::for_tests() else { return };
-        let mut checks = Vec::new();
-        check_gpu(&gpu, &Sizes::tiny(), &mut |check| checks.push(check));
-        for check in &checks {
-            println!("{check} [{:.0} ms]", check.milliseconds);
-        }
+        let (checks, advice) = looked_at(&gpu);
         assert!(checks.iter().all(|check| check.ok() == Some(true)));
-        let untimed = checks.iter().filter(|check| check.to_string().ends_with("no time on the emulator")).count();
-        assert_eq!(untimed, 3 + trials::<f32>().len() + trials::<bf16>().len());
+        for kernel in kernels::all() {
+            let line = checks.iter().find(|check| check.name == kernel.name).unwrap().to_string();
+            assert!(line.contains("f32 off by"), "{line}");
+            // At the tiny shape no gradient is made in pieces.
+            assert_eq!(line.contains("no time on the emulator"), kernel.name != "attention_bwd_add", "{line}");
+        }
+        assert!(advice.contains("\"library\" or \"invariant\""), "{advice}");
+    }
+
+    /// A kernel that multiplies few rows goes astray in one number, and everything takes a second.
+    #[test]
+    fn a_broken_kernel_dependent_rows_and_a_slow_machine_are_found() {
+        let Some(gpu) = Gpu::for_tests() else { return };
+        let vandal = Vandal { kernel: "gemm_nt_few", arg: 0, milliseconds: Some(1e3) };
+        let (checks, advice) = looked_at(&gpu.watched(Arc::new(vandal)));
+        let failed = failed(&checks);
+        for rate in ["read and written by a copy", "product in bf16 by the library", "product in f32 by the library"] {
+            assert!(failed.iter().any(|name| name.contains(rate)), "{rate}");
+        }
+        let rows = |by: &str| format!("products in f32 {by}: rows that depend on how many there are");
+        assert!(failed.contains(&rows("by our kernel").as_str()) && !failed.contains(&rows("by the library").as_str()));
+        let in_manifest: Vec<&&str> = failed.iter().filter(|name| kernels::all().any(|k| k.name == **name)).collect();
+        // Rows alone, by the small tiles, are compared with rows among others, by the large ones.
+        assert_eq!(in_manifest, [&"gemm_nt", &"gemm_nt_few"]);
+        let line = checks.iter().find(|check| check.name == "gemm_nt_few").unwrap().to_string();
+        assert!(line.starts_with("FAILED   gemm_nt_few: f32 linear_fwd of "), "{line}");
+        let swiglu = checks.iter().find(|check| check.name == "swiglu_fwd").unwrap().to_string();
+        assert!(swiglu.contains("ms, ") && swiglu.contains("% of a copy; bf16 off by"), "{swiglu}");
+        assert!(advice.starts_with("set run.products = \"library\": by our kernel, "), "{advice}");
+    }
+
+    #[test]
+    fn advice_is_the_choice_that_leaves_no_gap() {
+        let choices = |library: [f64; 2], invariant: [f64; 2]| {
+            advice(
+                &[(Products::Library, library), (Products::Invariant, invariant)]
+                    .map(|(products, [dependent, gap])| Choice { products, dependent, gap }),
+            )
+        };
+        let set = "set run.products = \"invariant\", where the gap is 0: by the library, 3 rows depend on how many there are, \
+                   and log-probabilities as sampled and as scored differ by up to 1.0e-6";
+        assert_eq!(choices([3.0, 1e-6], [0.0, 0.0]), set);
+        assert!(choices([0.0, f64::NAN], [0.0, 0.0]).starts_with("set run.products = \"invariant\""));
+        assert!(choices([0.0, 0.0], [0.0, 0.0]).starts_with("run.products may be"));
+        assert!(choices([1.0, 0.0], [0.0, 0.1]).starts_with("no choice of run.products"));
     }
 
     #[test]

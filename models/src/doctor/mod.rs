@@ -4,12 +4,20 @@
 pub mod ceilings;
 mod cpu;
 mod gpu;
+pub mod kernels;
+mod manifest;
+mod number;
 mod rehearsal;
+#[cfg(test)]
+mod vandal;
 
 pub use cpu::check_cpu;
 pub use gpu::{Sizes, check_gpu};
+pub use number::Number;
 
-use ragen_cuda::kernels::Work;
+use ceilings::Ceilings;
+use kernels::Finding;
+pub use ragen_cuda::kernels::Work;
 use std::fmt;
 use std::time::Instant;
 
@@ -43,24 +51,139 @@ pub enum Outcome {
         /// Less than this, and something is wrong with the machine.
         least: f64,
     },
-    /// A kernel ran; what it moves and computes.
-    Ran(Work),
+    /// Something ran at a shape, and how fast.
+    Ran(Pace),
     /// It ran on the emulator, where time means nothing.
     Untimed,
+    /// A kernel, in every number type that it was looked at in.
+    Kernel(Vec<InType>),
     /// It cannot be looked at here, and why.
     Skipped(String),
     /// It broke, and how.
     Failed(String),
 }
 
+/// What a kernel gives and how fast it is in one number type.
+#[derive(Clone, Debug)]
+pub struct InType {
+    /// The number type.
+    pub element: &'static str,
+    /// The worst that its op cases found; `None` when no case starts it.
+    pub worst: Option<Finding>,
+    /// Its time at the shape; `None` for what has none.
+    pub pace: Option<Outcome>,
+}
+
+impl InType {
+    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.worst.iter().map(|worst| &worst.outcome).chain(&self.pace)
+    }
+}
+
+/// How fast something is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Milliseconds that the device took for one run.
+    pub milliseconds: f64,
+    /// What a run moves and computes.
+    pub work: Work,
+    /// The share of a measured ceiling that this is, and which, where that is known.
+    pub share: Option<(f64, &'static str)>,
+}
+
+impl Pace {
+    fn new<E: Number>(work: Work, milliseconds: f64, ceilings: &Ceilings) -> Pace {
+        Pace { milliseconds, work, share: ceilings.share::<E>(work, milliseconds) }
+    }
+
+    /// GB/s.
+    pub fn gb_per_s(&self) -> f64 {
+        self.work.bytes / self.milliseconds / 1e6
+    }
+
+    /// TFLOP/s.
+    pub fn tflops_per_s(&self) -> f64 {
+        self.work.flops / self.milliseconds / 1e9
+    }
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, flops) = (Short(self.gb_per_s()), Short(self.tflops_per_s()));
+        write!(f, "{:.4} ms, {bytes} GB/s, {flops} TFLOP/s", self.milliseconds)?;
+        self.share.map_or(Ok(()), |(share, of)| write!(f, ", {:.0} % of {of}", 100.0 * share))
+    }
+}
+
+impl Outcome {
+    /// Whether all is well; `None` when it was skipped.
+    pub fn ok(&self) -> Option<bool> {
+        match self {
+            // Not a number is neither.
+            Outcome::Off { by, bound } => Some(by <= bound),
+            Outcome::Measured { value, least, .. } => Some(value >= least),
+            Outcome::Ran(_) | Outcome::Untimed => Some(true),
+            Outcome::Kernel(types) => {
+                let outcomes: Vec<Option<bool>> = types.iter().flat_map(InType::outcomes).map(Outcome::ok).collect();
+                if outcomes.contains(&Some(false)) {
+                    return Some(false);
+                }
+                // A kernel that nothing is compared with is not well, unless it cannot be started here: every one has its cases.
+                let is_compared = types.iter().any(|of| of.worst.is_some());
+                let is_skipped = !outcomes.is_empty() && outcomes.iter().all(Option::is_none);
+                if is_skipped { None } else { Some(is_compared) }
+            }
+            Outcome::Skipped(_) => None,
+            Outcome::Failed(_) => Some(false),
+        }
+    }
+
+    /// How bad it is beside others of the same thing: what was skipped least, then by the share of its bound, then what broke.
+    pub fn badness(&self) -> f64 {
+        match self {
+            Outcome::Off { by, bound } if *bound > 0.0 && !by.is_nan() => by / bound,
+            Outcome::Off { by, .. } if *by == 0.0 => 0.0,
+            Outcome::Off { .. } => f64::MAX,
+            Outcome::Failed(_) => f64::INFINITY,
+            _ => -1.0,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Off { by, bound } => write!(f, "{} (at most {})", Short(*by), Short(*bound)),
+            Outcome::Measured { value, unit, least } => {
+                write!(f, "{} {unit} (at least {})", Short(*value), Short(*least))
+            }
+            Outcome::Ran(pace) => pace.fmt(f),
+            Outcome::Untimed => write!(f, "no time on the emulator"),
+            Outcome::Kernel(types) => {
+                types.iter().enumerate().try_for_each(|(i, of)| write!(f, "{}{}", if i > 0 { "; " } else { "" }, of))
+            }
+            Outcome::Skipped(text) | Outcome::Failed(text) => write!(f, "{text}"),
+        }
+    }
+}
+
+impl fmt::Display for InType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.element)?;
+        match &self.worst {
+            None => write!(f, "has no cases of its own")?,
+            Some(worst) if worst.outcome.ok() == Some(true) => write!(f, "off by {}", worst.outcome)?,
+            Some(worst) => write!(f, "{} of {}: {}", worst.op, worst.case, worst.outcome)?,
+        }
+        self.pace.as_ref().map_or(Ok(()), |pace| write!(f, ", {pace}"))
+    }
+}
+
 impl Check {
-    /// Runs a check and takes its time. What is short of device memory is skipped, every other error is a failure.
+    /// Runs a check and takes its time. What the device has too little of is skipped, every other error is a failure.
     fn run<E: Into<Trouble>>(name: impl Into<String>, body: impl FnOnce() -> Result<Outcome, E>) -> Check {
         let start = Instant::now();
-        let outcome = body().unwrap_or_else(|error| match error.into() {
-            Trouble::Memory(text) => Outcome::Skipped(text),
-            Trouble::Other(text) => Outcome::Failed(text),
-        });
+        let outcome = body().unwrap_or_else(|error| error.into().into());
         Check { name: name.into(), outcome, milliseconds: start.elapsed().as_secs_f64() * 1e3 }
     }
 
@@ -72,14 +195,7 @@ impl Check {
 
     /// Whether all is well; `None` when it was skipped.
     pub fn ok(&self) -> Option<bool> {
-        match &self.outcome {
-            // Not a number is neither.
-            Outcome::Off { by, bound } => Some(by <= bound),
-            Outcome::Measured { value, least, .. } => Some(value >= least),
-            Outcome::Ran(_) | Outcome::Untimed => Some(true),
-            Outcome::Skipped(_) => None,
-            Outcome::Failed(_) => Some(false),
-        }
+        self.outcome.ok()
     }
 }
 
@@ -91,19 +207,7 @@ impl fmt::Display for Check {
             Some(false) => write!(f, "FAILED   {name}: ")?,
             None => write!(f, "skipped  {name}: ")?,
         }
-        match &self.outcome {
-            Outcome::Off { by, bound } => write!(f, "{} (at most {})", Short(*by), Short(*bound)),
-            Outcome::Measured { value, unit, least } => {
-                write!(f, "{} {unit} (at least {})", Short(*value), Short(*least))
-            }
-            Outcome::Ran(work) => {
-                let per_second = |amount: f64| Short(amount / self.milliseconds * 1e3);
-                let (bytes, flops) = (per_second(work.bytes / 1e9), per_second(work.flops / 1e12));
-                write!(f, "{:.4} ms, {bytes} GB/s, {flops} TFLOP/s", self.milliseconds)
-            }
-            Outcome::Untimed => write!(f, "no time on the emulator"),
-            Outcome::Skipped(text) | Outcome::Failed(text) => write!(f, "{text}"),
-        }
+        self.outcome.fmt(f)
     }
 }
 
@@ -137,14 +241,27 @@ impl fmt::Display for Short {
 
 /// What an error means to a check.
 enum Trouble {
-    Memory(String),
+    /// The device has too little of something.
+    Lacking(String),
+    /// It broke.
     Other(String),
+}
+
+impl From<Trouble> for Outcome {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Lacking(text) => Outcome::Skipped(text),
+            Trouble::Other(text) => Outcome::Failed(text),
+        }
+    }
 }
 
 impl From<ragen_cuda::CudaError> for Trouble {
     fn from(error: ragen_cuda::CudaError) -> Self {
         match error {
-            ragen_cuda::CudaError::Memory { .. } => Trouble::Memory(error.to_string()),
+            ragen_cuda::CudaError::Memory { .. } | ragen_cuda::CudaError::SharedMemory { .. } => {
+                Trouble::Lacking(error.to_string())
+            }
             _ => Trouble::Other(error.to_string()),
         }
     }
@@ -179,8 +296,9 @@ mod tests {
         let measured = |value| line(Outcome::Measured { value, unit: "GB/s", least: 1.0 });
         assert_eq!(measured(18.234), (Some(true), "ok       it: 18.2 GB/s (at least 1)".into()));
         assert_eq!(measured(0.25), (Some(false), "FAILED   it: 0.250 GB/s (at least 1)".into()));
-        let ran = line(Outcome::Ran(Work { bytes: 2e9, flops: 1.5e11 }));
-        assert_eq!(ran, (Some(true), "ok       it: 0.5000 ms, 4000 GB/s, 300 TFLOP/s".into()));
+        let pace = Pace { milliseconds: 0.5, work: Work { bytes: 2e9, flops: 1.5e11 }, share: Some((0.857, "a copy")) };
+        let ran = line(Outcome::Ran(pace));
+        assert_eq!(ran, (Some(true), "ok       it: 0.5000 ms, 4000 GB/s, 300 TFLOP/s, 86 % of a copy".into()));
     }
 
     #[test]

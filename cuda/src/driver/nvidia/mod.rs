@@ -166,7 +166,7 @@ impl Nvidia {
             let reason = format!(
                 "a block of it needs {shared_bytes} bytes of shared memory, and on {name} it can have {most}{less}"
             );
-            return Err(failed(&format!("launch of {kernel}"), reason));
+            return Err(CudaError::SharedMemory { kernel: kernel.into(), reason });
         }
         let at = match loaded.functions.iter().position(|function| function.name == kernel) {
             Some(at) => at,
