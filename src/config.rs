@@ -14,9 +14,9 @@ use crate::guards::GuardsConfig;
 use crate::objective::LossConfig;
 use crate::policy::Sampling;
 use crate::reward::RewardConfig;
-use ragen_models::lora;
 use ragen_models::optim::{Decay, Schedule};
 use ragen_models::transformer::Precision;
+use ragen_models::{gpu, lora};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -99,6 +99,8 @@ pub struct Run {
     pub threads: usize,
     /// Where to compute: a name of `ragen_models::device::Device`.
     pub device: String,
+    /// Who multiplies matrices on a GPU.
+    pub products: Products,
     /// Write every n-th step's trajectories; 0 writes none.
     pub trajectories_every: u64,
     /// Bytes that the run may take; 0: what the machine has available.
@@ -113,8 +115,28 @@ impl Default for Run {
             steps: 200,
             threads: 0,
             device: "auto".into(),
+            products: Products::Library,
             trajectories_every: 10,
             memory_bytes: 0,
+        }
+    }
+}
+
+/// Who multiplies matrices on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Products {
+    /// cuBLASLt where it is there, our own kernel elsewhere.
+    Library,
+    /// Our own kernel.
+    Invariant,
+}
+
+impl From<Products> for gpu::Products {
+    fn from(products: Products) -> Self {
+        match products {
+            Products::Library => gpu::Products::Library,
+            Products::Invariant => gpu::Products::Invariant,
         }
     }
 }

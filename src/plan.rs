@@ -2,8 +2,8 @@
 //! that everything fits before anything is loaded.
 //!
 //! None of these choices changes what a token's log-probability is; the packed tokens of a micro-batch decide where prompts are
-//! shared and so how gradients round, hence they are written into the resolved configuration. Bytes are counted by
-//! [`ragen_models::memory`].
+//! shared and so how gradients round, hence they are written into the resolved configuration. Bytes of the CPU's memory are estimated by
+//! [`ragen_models::memory`]; a GPU's buffers are made on a machine that only counts ([`ragen_models::engine::measure`]).
 
 use crate::agent_proxy::{PLACES, Play, RolloutError, play};
 use crate::config::{Config, EnvSet, Recompute};
@@ -15,6 +15,8 @@ use crate::policy::{
 };
 use ragen_envs::Mode;
 use ragen_models::config::Config as Shape;
+use ragen_models::engine;
+use ragen_models::gpu::{CudaError, Gpu};
 use ragen_models::lora::Lora;
 use ragen_models::memory::{Memory, Work, estimate, page_bytes};
 use ragen_models::ops::attention::PAGE;
@@ -127,14 +129,76 @@ impl Policy for Mumbler {
     }
 }
 
+/// Share of a GPU's memory that is left alone: for the kernels' code, and what lies between buffers.
+const KEPT_BACK: usize = 64;
+
+/// The machine that a run is planned for.
+#[derive(Clone)]
+pub enum Machine {
+    /// The CPU with so many threads.
+    Cpu {
+        /// Of its pool.
+        threads: usize,
+    },
+    /// A GPU.
+    Gpu {
+        /// Which.
+        gpu: Gpu,
+        /// The longest context, in tokens.
+        positions: usize,
+    },
+}
+
+impl Machine {
+    /// Bytes that a run may take: as many as it was given (0 for no limit of its own), or what is there.
+    ///
+    /// **Errors** of the device.
+    pub fn budget_bytes(&self, given: usize) -> Result<usize, CudaError> {
+        match self {
+            _ if given > 0 => Ok(given),
+            Machine::Cpu { .. } => Ok(machine_bytes().unwrap_or(usize::MAX)),
+            Machine::Gpu { gpu, .. } => gpu.memory().map(|(free, total)| free.saturating_sub(total / KEPT_BACK)),
+        }
+    }
+
+    /// What the memory is, where [`Machine::budget_bytes`] comes from.
+    fn memory(&self) -> String {
+        match self {
+            Machine::Cpu { .. } => "run.memory_bytes, or what the machine has".into(),
+            Machine::Gpu { gpu, .. } => {
+                let numbers = gpu.memory().map_or(String::new(), |(free, total)| {
+                    format!(
+                        ": {} of {} MiB are free, {} are left alone",
+                        free >> 20,
+                        total >> 20,
+                        (total / KEPT_BACK) >> 20
+                    )
+                });
+                format!("run.memory_bytes, or device memory of {}{numbers}", gpu.name())
+            }
+        }
+    }
+
+    fn measure(&self, config: &Config, shape: &Shape, work: &Work) -> Memory {
+        match self {
+            Machine::Cpu { .. } => estimate(shape, work),
+            Machine::Gpu { gpu, positions } => {
+                let sampling = [config.rollout.sampling, config.val.sampling()];
+                engine::measure(gpu, config.run.products.into(), shape, *positions, work, &sampling)
+            }
+        }
+    }
+}
+
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the run does not fit into {budget_mib} MiB (run.memory_bytes, or what the machine has): at least {needed_mib} MiB are needed, \
+    "the run does not fit into {budget_mib} MiB ({memory}): at least {needed_mib} MiB are needed, \
      for {parts}; take a smaller model, model.lora.rank > 0, model.dtype=bf16, a smaller rollout.model_tokens, or more memory"
 )]
 pub struct PlanError {
     budget_mib: usize,
+    memory: String,
     needed_mib: usize,
     parts: String,
 }
@@ -148,8 +212,8 @@ pub struct Plan {
     pub memory: Memory,
     /// Tokens of the longest row that is expected.
     pub row_tokens: usize,
-    /// The most rows of an episode that are expected.
-    pub rows: usize,
+    /// Packed tokens of the largest batch that would come if there were memory for any.
+    pub most_tokens: usize,
     /// Episodes that are played at once.
     pub places: usize,
     /// Bytes that it had to fit into.
@@ -166,13 +230,23 @@ impl Plan {
         lora: Option<Lora>,
         lengths: Lengths,
         trains: bool,
-        threads: usize,
+        machine: &Machine,
         budget_bytes: usize,
     ) -> Result<Plan, PlanError> {
         let rollout = &config.rollout;
         let row_tokens = lengths.row.max(1);
         let sets = sets(config);
         let episodes = sets.iter().map(|(groups, size)| groups * size).max().unwrap_or(1);
+        let threads = if let Machine::Cpu { threads } = machine { *threads } else { 0 };
+        // A GPU has the memory, and is faster the more there is to do at once.
+        let large = matches!(machine, Machine::Gpu { .. });
+        let least = row_tokens.min(config.update.micro_batch_tokens).max(1);
+        // The collapse detector scores more than a step's own rows; a GPU's buffers are made for that too.
+        let all = match config.collapse.every {
+            1.. if large => usize::MAX,
+            _ => episode_tokens(config, lengths.rows, row_tokens),
+        };
+        let most = config.update.micro_batch_tokens.min(all).max(least);
         let plan = |packed_tokens: usize, recompute: bool, places: usize| {
             let pages = sets.iter().map(|set| pages(*set, places, lengths.first, row_tokens)).max().unwrap_or(0);
             let work = Work {
@@ -187,18 +261,23 @@ impl Plan {
                 sequences: places,
                 threads,
             };
-            Plan { memory: estimate(shape, &work), work, row_tokens, rows: lengths.rows, places, budget_bytes }
+            Plan {
+                memory: machine.measure(config, shape, &work),
+                work,
+                row_tokens,
+                most_tokens: most,
+                places,
+                budget_bytes,
+            }
         };
         let places = match rollout.places {
+            0 if large => episodes.max(1),
             0 => places(shape, &sets, episodes.clamp(1, PLACES), lengths.first, row_tokens),
             given => given,
         };
-        let least = row_tokens.min(config.update.micro_batch_tokens).max(1);
-        let all = episode_tokens(config, lengths.rows, row_tokens);
-        let most = config.update.micro_batch_tokens.min(all).max(least);
         let tokens = match config.update.packed_tokens {
             _ if !trains => vec![0],
-            0 => token_counts(least, most, |n| plan(n, false, 1).memory.activations <= AMPLE_BYTES),
+            0 => token_counts(least, most, |n| large || plan(n, false, 1).memory.activations <= AMPLE_BYTES),
             given => vec![given],
         };
         let recompute: &[bool] = match config.update.recompute {
@@ -224,13 +303,13 @@ impl Plan {
         let needed = smallest.map(|plan| plan.memory).unwrap_or_default();
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
         let parts = needed.parts().map(|(name, bytes)| format!("{name} {}", mib(bytes))).join(", ");
-        Err(PlanError { budget_mib: budget_bytes >> 20, needed_mib: mib(needed.total()), parts })
+        let memory = machine.memory();
+        Err(PlanError { budget_mib: budget_bytes >> 20, memory, needed_mib: mib(needed.total()), parts })
     }
 
     /// Writes the one choice that reaches a result into the configuration: packed tokens, where fewer fit than were asked for.
     pub fn settle(&self, config: &mut Config) {
-        let all = episode_tokens(config, self.rows, self.row_tokens);
-        if self.work.packed_tokens < config.update.micro_batch_tokens.min(all) {
+        if self.work.packed_tokens < self.most_tokens {
             config.update.packed_tokens = self.work.packed_tokens;
         }
     }
@@ -292,7 +371,7 @@ fn token_counts(least: usize, most: usize, is_ample: impl Fn(usize) -> bool) -> 
     let first = if is_ample(most) { most } else { most.min(AMPLE_TOKENS).max(least) };
     let mut counts: Vec<usize> =
         std::iter::successors(Some(first), |n| Some(n / 2)).take_while(|n| *n > least).collect();
-    counts.retain(|n| *n >= 256);
+    counts.retain(|n| *n == first || *n >= 256);
     counts.push(least);
     counts
 }

@@ -1,10 +1,12 @@
 //! The real binary in a folder of its own: exit codes, messages, files, and what a kill leaves behind.
 
+mod binary;
+
+use binary::{Place, assert_equal_runs, files, json, says, text};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A small run: fresh weights of a tiny shape, three validation levels of which are played.
@@ -27,82 +29,9 @@ const SMALL: [&str; 16] = [
     "run.trajectories_every=1",
 ];
 
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new() -> Self {
-        Place(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ragen"));
-        command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    /// Runs and checks the exit code; returns what was said on standard output and error.
-    fn check(&self, code: i32, args: &[&str]) -> (String, String) {
-        let output = self.run(args);
-        let (out, err) = (text(&output.stdout), text(&output.stderr));
-        assert_eq!(output.status.code(), Some(code), "{args:?}\n{out}\n{err}");
-        (out, err)
-    }
-
-    /// A small run to the end.
-    fn train(&self, dir: &str, more: &[&str]) -> (String, String) {
-        self.check(0, &[&["train", "--run", dir, "--quiet", "--json"], SMALL.as_slice(), more].concat())
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Asserts that an error is one message that names all of `parts`.
-fn says(err: &str, parts: &[&str]) {
-    assert_eq!(err.matches("error:").count(), 1, "{err}");
-    for part in parts {
-        assert!(err.contains(part), "{part:?} is not in\n{err}");
-    }
-}
-
-fn json(line: Option<&str>) -> Value {
-    serde_json::from_str(line.unwrap_or_default()).unwrap_or_else(|e| panic!("{line:?} is not JSON: {e}"))
-}
-
-/// All files below a folder but for those that differ from run to run, with their content.
-fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(next) = folders.pop() {
-        for entry in fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if !path.ends_with("timing.jsonl") {
-                found.push((path.strip_prefix(folder).unwrap().display().to_string(), fs::read(&path).unwrap()));
-            }
-        }
-    }
-    found.sort();
-    found
-}
-
-fn assert_equal_runs(a: &Path, b: &Path) {
-    let (a, b) = (files(a), files(b));
-    let names = |files: &[(String, Vec<u8>)]| files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-    assert_eq!(names(&a), names(&b));
-    for ((name, x), (_, y)) in a.iter().zip(&b) {
-        assert!(x == y, "{name} differs");
-    }
+/// A small run to the end.
+fn train(place: &Place, dir: &str, more: &[&str]) -> (String, String) {
+    place.check(0, &[&["train", "--run", dir, "--quiet", "--json"], SMALL.as_slice(), more].concat())
 }
 
 #[test]
@@ -271,7 +200,7 @@ fn a_reader_that_leaves_is_no_error() {
 #[test]
 fn a_run_leaves_its_files_and_ends_in_json() {
     let place = Place::new();
-    let (out, err) = place.train("a", &["--seed", "5"]);
+    let (out, err) = train(&place, "a", &["--seed", "5"]);
     assert_eq!(err, "");
     let result = json(out.lines().last());
     assert_eq!((result["run"].as_str(), result["steps"].as_u64()), (Some("a"), Some(10)));
@@ -359,7 +288,7 @@ fn killed_and_resumed_is_the_same_run_with_windows_and_more_rounds() {
 /// A run, and the same run killed in its seventh step and resumed.
 fn check_killed_and_resumed(more: &[&str]) {
     let place = Place::new();
-    place.train("whole", more);
+    train(&place, "whole", more);
     let lines = |name: &str| fs::read_to_string(place.path(name)).unwrap_or_default().lines().count();
     let start = [&["train", "--run", "cut", "--quiet"], SMALL.as_slice(), more].concat();
     kill_when(&place, &start, || lines("cut/metrics.jsonl") >= 7);
@@ -383,7 +312,7 @@ fn a_kill_at_any_moment_loses_no_checkpoint() {
     let place = Place::new();
     let often =
         ["checkpoint.every=1", "val.every=0", "val.before_train=false", "run.steps=40", "run.trajectories_every=0"];
-    place.train("whole", &often);
+    train(&place, "whole", &often);
     let start = [&["train", "--run", "cut", "--quiet"], SMALL.as_slice(), &often].concat();
     let resume = ["train", "--resume", "--run", "cut", "--quiet"];
     let step = || {
@@ -428,7 +357,7 @@ fn interrupted_saves_and_says_how_to_resume() {
 #[test]
 fn what_cannot_be_resumed_is_refused_and_left_as_it_is() {
     let place = Place::new();
-    place.train("a", &["checkpoint.keep=0"]);
+    train(&place, "a", &["checkpoint.keep=0"]);
     let before = files(&place.path("a"));
     let resume = |more: &[&'static str]| [&["train", "--resume", "--run", "a"], more].concat();
     let (_, err) = place.check(2, &resume(&["model.d_model=32", "optim.lr=0.1", "checkpoint.every=7"]));

@@ -1,7 +1,7 @@
 //! The memory plan: what is counted, what is chosen as memory gets scarce, and how it is refused.
 
 use ragen::config::Config;
-use ragen::plan::{Lengths, Plan, PlanError, machine_bytes, peak_bytes};
+use ragen::plan::{Lengths, Machine, Plan, PlanError, machine_bytes, peak_bytes};
 use ragen::settings;
 use ragen_models::config::Config as Shape;
 use ragen_models::memory::page_bytes;
@@ -25,12 +25,13 @@ fn plan(config: &Config, budget: usize) -> Result<Plan, PlanError> {
         config.model.lora.settings(),
         Lengths { first: 250, row: 1200, rows: 1 },
         true,
-        2,
+        &CPU,
         budget,
     )
 }
 
 const GIB: usize = 1 << 30;
+const CPU: Machine = Machine::Cpu { threads: 2 };
 
 #[test]
 fn counts_the_weights_gradients_and_moments_of_a_real_model() {
@@ -88,7 +89,7 @@ fn only_a_choice_that_binds_is_written_down() {
     let mut small = config(&[]);
     let tiny =
         Shape { n_layers: 2, vocab: 352, d_model: 96, n_heads: 4, n_kv_heads: 4, head_dim: 24, d_ff: 256, ..shape() };
-    let plan = Plan::new(&small, &tiny, None, Lengths { first: 60, row: 400, rows: 1 }, true, 2, 8 * GIB).unwrap();
+    let plan = Plan::new(&small, &tiny, None, Lengths { first: 60, row: 400, rows: 1 }, true, &CPU, 8 * GIB).unwrap();
     assert_eq!((plan.work.packed_tokens, plan.places), (8192, 256));
     plan.settle(&mut small);
     assert_eq!(small.update.packed_tokens, 0, "micro_batch_tokens already says so");
@@ -106,7 +107,7 @@ fn pages_are_shared_by_members_and_whole() {
         config.val.every = 0;
         // 40 tokens of prompt fill one page, which a group shares; 100 tokens take 4 pages.
         let plan =
-            Plan::new(&config, &shape(), None, Lengths { first: 40, row: 100, rows: 1 }, true, 2, 64 * GIB).unwrap();
+            Plan::new(&config, &shape(), None, Lengths { first: 40, row: 100, rows: 1 }, true, &CPU, 64 * GIB).unwrap();
         plan.memory.kv_cache / page_bytes(&shape())
     };
     assert_eq!(pages(&["env.train.groups=2", "env.train.group_size=4"], 8), 8 * 3 + 2);

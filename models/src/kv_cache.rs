@@ -5,6 +5,7 @@
 
 use crate::ops::attention::{Heads, PAGE, PageLayout};
 use crate::simd::Isa;
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 
 /// A sequence in a [`KvCache`].
@@ -113,12 +114,23 @@ impl PageTable {
         self.users.len() - self.free_pages.len()
     }
 
-    /// Pages that [`PageTable::grow`] takes at most.
-    pub(crate) fn pages_to_grow(&self, id: CacheId, tokens: usize) -> usize {
-        let Sequence { pages, len } = self.get(id);
-        // One more where a last page in use by others has to be copied.
-        let shared = !len.is_multiple_of(PAGE) && pages.last().is_some_and(|&last| self.users[last as usize] > 1);
-        (len + tokens).div_ceil(PAGE) - pages.len() + usize::from(shared && tokens > 0)
+    /// Pages that [`PageTable::grow`] takes for all of these sequences, one after the other.
+    pub(crate) fn pages_to_grow(&self, grows: impl IntoIterator<Item = (CacheId, usize)>) -> usize {
+        let mut new = 0;
+        // Last, partly filled pages, and how many that use each will write to it.
+        let mut writers: BTreeMap<u32, usize> = BTreeMap::new();
+        for (id, tokens) in grows {
+            let Sequence { pages, len } = self.get(id);
+            new += (len + tokens).div_ceil(PAGE) - pages.len();
+            if let Some(&last) = pages.last()
+                && tokens > 0
+                && !len.is_multiple_of(PAGE)
+            {
+                *writers.entry(last).or_default() += 1;
+            }
+        }
+        // Each takes a copy, but for one that is left alone with it.
+        new + writers.iter().map(|(&page, &writers)| writers.min(self.users[page as usize] - 1)).sum::<usize>()
     }
 
     /// Makes room for `tokens` more tokens and counts them as held. Pages of the new positions belong to the sequence alone: a last, partly
@@ -249,5 +261,24 @@ mod tests {
         cache.close(b);
         cache.close(c);
         assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn pages_that_growing_takes_are_counted_as_they_are_taken() {
+        let mut table = PageTable::default();
+        let ids = [(); 4].map(|()| table.open());
+        table.grow(ids[0], PAGE + 3);
+        ids[1..].iter().for_each(|&id| table.share(id, ids[0]));
+        for growing in [1, 3, 4] {
+            // Of four that share a page, the last one keeps it.
+            assert_eq!(table.pages_to_grow(ids[..growing].iter().map(|&id| (id, 1))), growing.min(3));
+        }
+        assert_eq!(table.pages_to_grow([(ids[0], 0), (ids[1], 2 * PAGE)]), 3, "a copy and two more");
+        let (before, grows) = (table.in_use(), ids.map(|id| (id, PAGE - 3)));
+        let new = table.pages_to_grow(grows);
+        for (id, tokens) in grows {
+            table.grow(id, tokens);
+        }
+        assert_eq!((new, table.in_use() - before), (3, 3));
     }
 }

@@ -6,7 +6,7 @@ use ragen::bench::{self, gpu};
 use ragen::config::Config;
 use ragen::settings;
 use ragen_models::device::{Cpu, Device, Taken};
-use ragen_models::gpu::Gpu;
+use ragen_models::gpu::{Gpu, check};
 use ragen_models::tokenizer::Tokenizer;
 use ragen_models::transformer::Config as Shape;
 use ragen_models::weights::Checkpoint;
@@ -96,6 +96,7 @@ fn on_gpu(
         Subject::Small(config) => Checkpoint { params: bench::weights(&config), config },
         Subject::Language(checkpoint) => checkpoint,
     };
+    check(&config).map_err(|why| Failure::Usage(format!("{name}: {why}; run with --device cpu")))?;
     let sizes = match device {
         Device::Emulator => gpu::Sizes::tiny(),
         _ => gpu::Sizes::device(gpu.memory().map_err(|e| Failure::Run(e.to_string()))?.0),

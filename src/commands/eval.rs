@@ -36,8 +36,9 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     let of_run = run::is_run(path);
     let mut config = configure(common, options, of_run)?;
     let device = open::take_device(&mut config, common.quiet)?;
-    let (Prepared { source, context, .. }, settled) = Prepared::new(Source::open(&options.model)?, &mut config, false)?;
-    let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, false)?;
+    let (Prepared { source, context, plan }, settled) =
+        Prepared::new(Source::open(&options.model)?, &mut config, &device, false)?;
+    let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, &device, &plan)?;
     let tokenizer = belongings.tokenizer;
     let mut envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
     let run = match &common.run {

@@ -22,12 +22,13 @@ const SHOWN: usize = 2;
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let mut config = what.load(common)?;
-    open::take_device(&mut config, common.quiet)?;
-    let (Prepared { source, context, plan }, settled) = Prepared::new(open::source(&config)?, &mut config, true)?;
+    let device = open::take_device(&mut config, common.quiet)?;
+    let (Prepared { source, context, plan }, settled) =
+        Prepared::new(open::source(&config)?, &mut config, &device, true)?;
     if !common.quiet {
         print(&format!("{}\n\n", plan.line()))?;
     }
-    let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, plan.work.recompute)?;
+    let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, &device, &plan)?;
     let tokenizer = belongings.tokenizer;
     let trainer = Trainer::new(settled, context)?;
     let (first, speed) = first_turns(&mut policy, &trainer, &config)?;

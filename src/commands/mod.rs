@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub mod bench;
 pub mod doctor;
+mod engines;
 pub mod envs;
 pub mod eval;
 pub mod export;

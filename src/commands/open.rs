@@ -3,19 +3,19 @@
 //! A [`Source`] is opened first: its shape, tokenizer and chat template are known then, so that prompts can be laid out and the
 //! memory planned, before [`Source::assemble`] loads the weights.
 
-use super::Failure;
+use super::{Failure, engines};
 use ragen::config::{Config, Optim};
 use ragen::context_manager::ContextManager;
 use ragen::estimator::Estimator;
-use ragen::plan::{self, Plan};
+use ragen::plan::{self, Machine, Plan};
 use ragen::policy::model::Model;
 use ragen::run::{self, RunDir, Saved, StateToSave};
 use ragen::train::TrainState;
 use ragen_models::chat_template::Chat;
 use ragen_models::config::{Family, Rope, RopeScaling};
 use ragen_models::device::{Cpu, Device, Taken};
-use ragen_models::engine::{CpuEngine, EngineError};
-use ragen_models::gpu::CudaError;
+use ragen_models::engine::EngineError;
+use ragen_models::gpu;
 use ragen_models::lora::Lora;
 use ragen_models::optim::{AdamW, AdamWSettings};
 use ragen_models::params::{Params, Table};
@@ -57,24 +57,11 @@ const SHIPPED: &[(&str, Files)] = &[shipped!("sokoban"), shipped!("frozen_lake")
 pub fn take_device(config: &mut Config, quiet: bool) -> Result<Taken, Failure> {
     let device = Device::parse(&config.run.device).map_err(|text| Failure::Usage(format!("run.device: {text}")))?;
     let taken = device.take().map_err(|e| Failure::Device(format!("--device {}: {e}", config.run.device)))?;
-    let taken = on_cpu_so_far(device, taken)?;
     if !quiet {
         eprintln!("device: {}", taken.line(config.run.threads));
     }
     config.run.device = taken.device.to_string();
     Ok(taken)
-}
-
-/// The commands do not use GPUs yet.
-fn on_cpu_so_far(asked: Device, taken: Taken) -> Result<Taken, Failure> {
-    match (asked, &taken.gpu) {
-        (_, None) => Ok(taken),
-        (Device::Auto, Some(_)) => {
-            let reason = "the commands do not use one yet".into();
-            Ok(Taken { device: Device::Cpu, gpu: None, no_gpu: Some(Arc::new(CudaError::Unavailable { reason })) })
-        }
-        _ => Err(Failure::Device(format!("--device {asked}: it is there, and the commands do not use it yet"))),
-    }
 }
 
 /// A model that is opened, not loaded.
@@ -137,10 +124,15 @@ pub struct Prepared {
 impl Prepared {
     /// Lays out prompts and plans memory; the plan's choices are written into the configuration, those that reach no result in the
     /// copy that is returned only.
-    pub fn new(source: Source, config: &mut Config, trains: bool) -> Result<(Prepared, Config), Failure> {
+    pub fn new(
+        source: Source,
+        config: &mut Config,
+        device: &Taken,
+        trains: bool,
+    ) -> Result<(Prepared, Config), Failure> {
         let (tokenizer, chat) = (source.tokenizer.clone(), source.chat.clone());
         let context = ContextManager::new(config, tokenizer, chat, source.positions(config))?;
-        let plan = source.plan(config, &context, trains)?;
+        let plan = source.plan(config, &context, device, trains)?;
         if trains {
             plan.settle(config);
         }
@@ -231,17 +223,28 @@ impl Source {
         }
     }
 
-    /// The memory plan of a run with this model.
-    pub fn plan(&self, config: &Config, context: &ContextManager, trains: bool) -> Result<Plan, Failure> {
+    /// The memory plan of a run with this model on this device.
+    pub fn plan(
+        &self,
+        config: &Config,
+        context: &ContextManager,
+        device: &Taken,
+        trains: bool,
+    ) -> Result<Plan, Failure> {
+        let shape = self.shape_for(config);
+        let machine = match &device.gpu {
+            None => Machine::Cpu { threads: Cpu::threads(config.run.threads) },
+            Some(gpu) => {
+                let of = if self.base.is_empty() { "model" } else { &self.base };
+                gpu::check(&shape).map_err(|why| Failure::Usage(format!("{of}: {why}; run with --device cpu")))?;
+                Machine::Gpu { gpu: gpu.clone(), positions: self.positions(config) }
+            }
+        };
         // Nothing has started yet, so what cannot be played is a matter of the configuration.
         let lengths = plan::Lengths::measure(config, context).map_err(|e| Failure::Usage(e.to_string()))?;
         let lora = self.adapters.as_ref().map(|(_, lora)| lora.clone()).or_else(|| config.model.lora.settings());
-        let budget = match config.run.memory_bytes {
-            0 => plan::machine_bytes().unwrap_or(usize::MAX),
-            given => given,
-        };
-        Plan::new(config, &self.shape_for(config), lora, lengths, trains, Cpu::threads(config.run.threads), budget)
-            .map_err(|e| Failure::Usage(e.to_string()))
+        let budget = machine.budget_bytes(config.run.memory_bytes).map_err(|e| Failure::Run(e.to_string()))?;
+        Plan::new(config, &shape, lora, lengths, trains, &machine, budget).map_err(|e| Failure::Usage(e.to_string()))
     }
 
     /// Loads the weights, and the adapters on top of them.
@@ -259,39 +262,18 @@ impl Source {
         self.adapters.clone().map(|saved| load_adapters(&self.shape, saved)).transpose()
     }
 
-    /// Loads the weights and makes of them the policy that the configuration asks for.
-    pub fn assemble(self, config: &Config, optim: &Optim, recompute: bool) -> Result<Opened, Failure> {
-        let cpu = Arc::new(Cpu::new(config.run.threads).map_err(Failure::Usage)?);
-        let (precision, positions) = (config.model.dtype, self.positions(config));
-        let (shape, chat) = (self.shape_for(config), self.chat.clone());
+    /// Loads the weights and makes of them the policy that the configuration asks for, on the device and as planned.
+    pub fn assemble(self, config: &Config, optim: &Optim, device: &Taken, plan: &Plan) -> Result<Opened, Failure> {
+        let (positions, shape) = (self.positions(config), self.shape_for(config));
         let belongings = Belongings {
             tokenizer: self.tokenizer.clone(),
             companions: self.companions.clone(),
             base: self.base.clone(),
         };
         let Loaded { checkpoint, adapters } = self.load()?;
-        let value_model = config.model.value_model.then(|| {
-            let Checkpoint { config, params } = checkpoint.clone().with_value_head();
-            Transformer::new(&cpu, config, params, precision).with_context(positions)
-        });
-        let model = match adapters_of(config, &shape, &checkpoint, adapters)? {
-            None => {
-                let Checkpoint { config, params } =
-                    if shape.value_head { checkpoint.with_value_head() } else { checkpoint };
-                Transformer::new(&cpu, config, params, precision)
-            }
-            Some((lora, adapters)) => {
-                let frozen = checkpoint.without_value_head().params;
-                Transformer::with_adapters(&cpu, shape, frozen, precision, lora, adapters)
-            }
-        };
-        let engine = |model| Box::new(CpuEngine::new(cpu.clone(), model, adamw(optim)));
-        let mut policy = Model::over(engine(model.with_context(positions)));
-        if let Some(value_model) = value_model {
-            policy = policy.with_value_model(engine(value_model), config.model.value_lr_factor);
-        }
-        policy.set_recompute(recompute);
-        Ok(Opened { policy, chat, belongings })
+        let adapters = adapters_of(config, &shape, &checkpoint, adapters)?;
+        let parts = engines::Parts { shape, positions, checkpoint, adapters, optimiser: adamw(optim) };
+        Ok(Opened { policy: engines::policy(parts, config, device, plan)?, belongings })
     }
 }
 
@@ -413,8 +395,6 @@ fn adamw(optim: &Optim) -> AdamWSettings {
 pub struct Opened {
     /// The policy.
     pub policy: Model,
-    /// Its chat template, if it brings one.
-    pub chat: Option<Arc<Chat>>,
     /// What is saved with it.
     pub belongings: Belongings,
 }
@@ -479,10 +459,11 @@ fn moments<'a>([m, v]: [&'a str; 2], optimiser: Cow<'a, AdamW>) -> [(&'a str, Co
 pub fn restore(
     config: &Config,
     source: Source,
-    recompute: bool,
+    device: &Taken,
+    plan: &Plan,
     saved: Saved,
 ) -> Result<(Opened, TrainState), Failure> {
-    let mut opened = source.assemble(config, &config.optim, recompute)?;
+    let mut opened = source.assemble(config, &config.optim, device, plan)?;
     let state = take_up(config, &mut opened.policy, saved)?;
     Ok((opened, state))
 }
@@ -496,7 +477,7 @@ pub fn go_back(config: &Config, policy: &mut Model, saved: Saved) -> Result<Trai
         (None, Weights::Fresh(seed)) => Transformer::initial(&shape, seed),
     };
     let failed = |e: EngineError| Failure::Run(e.to_string());
-    if policy.trained().map_err(failed)?.table != params.table {
+    if policy.trained_table() != params.table {
         return Err(Failure::Run(format!("{} holds a model of another shape", saved.path.display())));
     }
     policy.set_trained(params).map_err(failed)?;
@@ -515,13 +496,13 @@ fn take_up(config: &Config, policy: &mut Model, mut saved: Saved) -> Result<Trai
         Ok::<AdamW, Failure>(AdamW { settings: adamw(&config.optim), m, v, steps })
     };
     let failed = |e: EngineError| Failure::Run(e.to_string());
-    let own = optimiser("m", "v", "optimiser_steps", &policy.trained().map_err(failed)?.table)?;
-    let value_table = policy.value_model().map_err(failed)?.map(|(params, _)| params.table.clone());
+    let own = optimiser("m", "v", "optimiser_steps", &policy.trained_table())?;
+    let value_table = policy.value_table();
     let of_value = match &value_table {
         Some(table) => Some(optimiser("value_model.m", "value_model.v", "value_optimiser_steps", table)?),
         None => None,
     };
-    let table = policy.params().map_err(failed)?.table.clone();
+    let table = policy.table();
     let reference = saved.state.take("reference", table.len()).map(|data| Params { table, data });
     policy.restore(own, reference).map_err(failed)?;
     if let Some((table, optimiser)) = value_table.zip(of_value) {

@@ -16,9 +16,10 @@ use std::time::Instant;
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let mut config = what.load(common)?;
-    open::take_device(&mut config, common.quiet)?;
-    let (Prepared { source, context, .. }, settled) = Prepared::new(open::source(&config)?, &mut config, false)?;
-    let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, false)?;
+    let device = open::take_device(&mut config, common.quiet)?;
+    let (Prepared { source, context, plan }, settled) =
+        Prepared::new(open::source(&config)?, &mut config, &device, false)?;
+    let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, &device, &plan)?;
     let tokenizer = belongings.tokenizer;
     let mut envs = EnvManager::new(&config.env.train, &config.envs, Mode::Train)?;
     let name = format!("{}-rollout", config.run.name);

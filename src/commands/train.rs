@@ -30,17 +30,17 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         Some((_, saved)) => Source::open_kept(&saved.path)?,
         None => open::source(&config)?,
     };
-    let (Prepared { source, context, plan }, settled) = Prepared::new(source, &mut config, true)?;
+    let (Prepared { source, context, plan }, settled) = Prepared::new(source, &mut config, &device, true)?;
     let mut progress =
         Progress::new(common.quiet, config.run.steps, resumed.as_ref().map_or(0, |(_, saved)| saved.step), 1);
     progress.say(&plan.line());
     let (opened, state, resumed) = match resumed {
         Some((run, saved)) => {
             let step = saved.step;
-            let (opened, state) = open::restore(&config, source, plan.work.recompute, saved)?;
+            let (opened, state) = open::restore(&config, source, &device, &plan, saved)?;
             (opened, Some(state), Some((run, step)))
         }
-        None => (source.assemble(&config, &config.optim, plan.work.recompute)?, None, None),
+        None => (source.assemble(&config, &config.optim, &device, &plan)?, None, None),
     };
     let Opened { mut policy, belongings, .. } = opened;
     let mut trainer = Trainer::new(settled, context)?;
@@ -74,8 +74,9 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         );
         return Err(Failure::Interrupted(text));
     }
+    let memory = (plan.memory.total(), device.gpu.as_ref().map_or_else(plan::peak_bytes, |gpu| Some(gpu.held().most)));
     let device = device.words(config.run.threads);
-    let result = Outcome::read(&run, &summary, device, started.elapsed().as_secs_f64(), plan.memory.total())?;
+    let result = Outcome::read(&run, &summary, device, started.elapsed().as_secs_f64(), memory)?;
     print(&result.table(&config, &summary, &run))?;
     if common.json { print(&format!("{}\n", result.json(&run))) } else { Ok(()) }
 }
@@ -294,6 +295,7 @@ struct Outcome {
     sampled_tokens: usize,
     trained_tokens: usize,
     seconds: f64,
+    /// Of the memory of the device that it computed on, as `peak_bytes` is.
     planned_bytes: usize,
     /// Unknown where the system does not tell.
     peak_bytes: Option<usize>,
@@ -305,7 +307,7 @@ impl Outcome {
         summary: &Summary,
         device: String,
         seconds: f64,
-        planned_bytes: usize,
+        (planned_bytes, peak_bytes): (usize, Option<usize>),
     ) -> Result<Self, Failure> {
         let validations = run.read(Log::Val)?;
         let at = |step: u64| validations.iter().find(|record| record["step"] == step).cloned();
@@ -320,7 +322,7 @@ impl Outcome {
             trained_tokens: sum("batch/trained_tokens"),
             seconds,
             planned_bytes,
-            peak_bytes: plan::peak_bytes(),
+            peak_bytes,
         })
     }
 

@@ -1,16 +1,17 @@
 //! `ragen warmstart`: a model from fresh weights and a scripted player's demonstrations.
 
-use super::open::{self, MODEL, Opened, Source};
+use super::open::{self, MODEL, Opened, Prepared, Source};
 use super::{Common, Configured, Failure, interruption, print, thousands};
 use crate::progress::{Progress, rate};
 use ragen::agent_proxy::Play;
-use ragen::context_manager::ContextManager;
+use ragen::config::Config;
 use ragen::env_manager::EnvManager;
 use ragen::eval::evaluate;
 use ragen::run::{Log, RunDir, RunError};
 use ragen::settings;
 use ragen::warmstart::{WarmstartError, WarmstartReport, warmstart};
 use ragen_envs::Mode;
+use ragen_models::device::Taken;
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -19,10 +20,10 @@ use std::time::Instant;
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let started = Instant::now();
     let mut config = what.load(common)?;
-    open::take_device(&mut config, common.quiet)?;
-    let opened = Source::fresh(&config)?.assemble(&config, &config.warmstart.optim, false)?;
-    let Opened { mut policy, chat, belongings } = opened;
-    let context = ContextManager::new(&config, belongings.tokenizer.clone(), chat, policy.config().max_positions)?;
+    let device = open::take_device(&mut config, common.quiet)?;
+    let (Prepared { source, context, plan }, settled) =
+        Prepared::new(Source::fresh(&config)?, &mut as_planned(&config, &device), &device, true)?;
+    let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.warmstart.optim, &device, &plan)?;
     let mut val_envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
     let name = format!("{}-warmstart", config.run.name);
     let run = RunDir::create(common.run.as_deref(), &name, config.run.seed, &settings::to_toml(&config))?;
@@ -73,7 +74,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         return Err(Failure::Interrupted(text));
     }
     progress.doing("validating");
-    let how = Play::new(&context, &config.rollout, config.val.sampling());
+    let how = Play::new(&context, &settled.rollout, config.val.sampling());
     let evaluation = evaluate(&mut policy, &mut val_envs, how, config.val.rounds, config.run.seed)?;
     progress.finish();
     let mut found = Map::new();
@@ -105,6 +106,17 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         print(&format!("{result}\n"))?;
     }
     Ok(())
+}
+
+/// What the memory plan is made for: batches go by `micro_batch_tokens` alone, and there is no reference. The CPU's memory sets no limit.
+fn as_planned(config: &Config, device: &Taken) -> Config {
+    let mut planned = config.clone();
+    planned.update.packed_tokens = config.update.micro_batch_tokens;
+    planned.update.loss.kl.coef = 0.0;
+    if device.gpu.is_none() {
+        planned.run.memory_bytes = usize::MAX;
+    }
+    planned
 }
 
 /// A report as a record of `metrics.jsonl`; the step comes first by itself.

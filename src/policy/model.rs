@@ -110,6 +110,25 @@ impl Model {
         self.engine.trained()
     }
 
+    /// Names, shapes and offsets of what is trained.
+    pub fn trained_table(&self) -> Arc<Table> {
+        match self.lora() {
+            Some(lora) => Arc::new(lora.table(self.config())),
+            None => self.table(),
+        }
+    }
+
+    /// Names, shapes and offsets of the weights; with adapters, of the frozen ones.
+    pub fn table(&self) -> Arc<Table> {
+        let value_head = self.lora().is_none() && self.config().value_head;
+        Arc::new(Table::new(&Config { value_head, ..self.config().clone() }))
+    }
+
+    /// Names, shapes and offsets of the value model's weights, if there is one.
+    pub fn value_table(&self) -> Option<Arc<Table>> {
+        self.value.as_ref().map(|value| Arc::new(Table::new(value.engine.config())))
+    }
+
     /// The gradients gathered since the last update, over the table of what is trained.
     ///
     /// **Errors** [`EngineError`].

@@ -73,8 +73,9 @@ pub const KEYS: &[Key] = &[
     key("run.steps", Whole(0, MAX), "steps", "Training steps.", "trainer.total_training_steps"),
     key("run.threads", Whole(0, 1024), "", "Worker threads (`--threads`); 0 is one per core. Results do not depend on it.", ""),
     key("run.device", Text, "", "Where to compute (`--device`): `auto` (a GPU if one can be used, else the CPU), `cpu`, `cuda` or `cuda:N`; in builds with the feature `emulator` also `emulator`. What was taken stands in the run's `config.toml`, so that a resume goes on there.", "system.CUDA_VISIBLE_DEVICES"),
+    key("run.products", Word(&["library", "invariant"]), "", "Who multiplies matrices on a GPU: cuBLASLt with one algorithm pinned for each shape (our own kernel where it is not there), or always our own kernel, whose rows do not depend on how many there are, by its making. The CPU does not read it.", ""),
     key("run.trajectories_every", Whole(0, MAX), "steps", "Write the trajectories of every n-th step; 0 writes none.", "trainer.generations_to_log_to_wandb"),
-    key("run.memory_bytes", Whole(0, MAX), "bytes", "Memory that the run may take; 0: what the machine has available. The plan that fits is printed before anything is loaded.", "rollout.gpu_memory_utilization"),
+    key("run.memory_bytes", Whole(0, MAX), "bytes", "Memory that the run may take, of the device it computes on; 0: what is available there (on a GPU, less a 64th of it). The plan that fits is printed before anything is loaded.", "rollout.gpu_memory_utilization"),
 
     key("model.path", Text, "", "Directory in Hugging Face layout, or the name of a shipped model. Empty: a fresh model of the shape below.", "model_path"),
     key("model.dtype", Word(&["f32", "bf16"]), "", "What the inputs of the linear products (activations, their gradients, weights) are rounded to. Sums, stored weights (also the embedding's rows, which are looked up unrounded even where the head shares them), optimiser, norms, attention and log-probabilities are f32 either way; checkpoints do not depend on it.", "actor_rollout_ref.rollout.dtype"),

@@ -1,6 +1,6 @@
 //! The transformer on the GPU: weights, gradients, moments and cache stay there.
 
-use super::{Engine, EngineError, pieces};
+use super::{Engine, EngineError, Room, pieces};
 use crate::gpu::{Activations, Decoding, DrawError, GpuCache, GpuTransformer, Precision};
 use crate::kv_cache::CacheId;
 use crate::lora::Lora;
@@ -13,30 +13,17 @@ use crate::transformer::{Append, Config};
 use ragen_cuda::CudaError;
 use std::borrow::Cow;
 
-/// What there is to be room for on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Packed tokens of one forward and backward.
-    pub packed_tokens: usize,
-    /// Targets that the head works on at once.
-    pub head_rows: usize,
-    /// Pages of keys and values.
-    pub pages: usize,
-    /// New tokens that are prefilled at once.
-    pub prefill_tokens: usize,
-    /// Sequences that are sampled at once.
-    pub sequences: usize,
-}
-
 /// The transformer on the GPU.
 pub struct GpuEngine<E: Precision> {
     model: GpuTransformer<E>,
     room: Room,
     recompute: bool,
-    /// Made when the first batch is scored.
+    /// Whether a backward may come.
+    trains: bool,
+    /// Made by [`GpuEngine::ready`], or when the first batch is scored.
     activations: Option<Activations<E>>,
     cache: GpuCache<E>,
-    /// Made when the first token is sampled.
+    /// Made by [`GpuEngine::ready`], or when the first token is sampled.
     decoding: Option<Decoding<E>>,
 }
 
@@ -46,24 +33,55 @@ impl<E: Precision> GpuEngine<E> {
     /// **Errors** [`CudaError`].
     pub fn new(mut model: GpuTransformer<E>, room: Room, optimiser: AdamWSettings) -> Result<Self, CudaError> {
         model.train(optimiser)?;
-        GpuEngine::scoring(model, room)
+        Ok(GpuEngine { trains: true, ..GpuEngine::playing(model, room)? })
     }
 
-    /// A model that is only scored.
-    fn scoring(model: GpuTransformer<E>, room: Room) -> Result<Self, CudaError> {
+    /// A model that is sampled and scored, and never trained.
+    ///
+    /// **Errors** [`CudaError`].
+    pub fn playing(model: GpuTransformer<E>, room: Room) -> Result<Self, CudaError> {
         let cache = GpuCache::new(&model, room.pages)?;
-        Ok(GpuEngine { model, room, recompute: false, activations: None, cache, decoding: None })
+        Ok(GpuEngine { model, room, recompute: false, trains: false, activations: None, cache, decoding: None })
+    }
+
+    /// The same engine with all of its room made now, so that what does not fit fails here and not in a step.
+    ///
+    /// **Errors** [`CudaError::Memory`].
+    pub fn ready(mut self, recompute: bool) -> Result<Self, CudaError> {
+        self.recompute = recompute;
+        if self.room.packed_tokens > 0 {
+            self.with_room(self.room.packed_tokens)?;
+        }
+        if self.room.sequences > 0 {
+            self.decoding_for(self.room.sequences)?;
+        }
+        Ok(self)
     }
 
     /// The model, and activations with room for a batch of so many rows.
     fn with_room(&mut self, rows: usize) -> Result<(&mut GpuTransformer<E>, &mut Activations<E>), CudaError> {
-        let GpuEngine { model, room, recompute, activations, .. } = self;
+        let GpuEngine { model, room, recompute, trains, activations, .. } = self;
         // One row that is longer than the plan's batches is a batch of its own.
         if activations.as_ref().is_none_or(|activations| activations.capacity() < rows) {
             *activations = None;
-            *activations = Some(Activations::new(model, room.packed_tokens.max(rows), room.head_rows, *recompute)?);
+            let (rows, head_rows) = (room.packed_tokens.max(rows), room.head_rows);
+            *activations = Some(match trains {
+                true => Activations::new(model, rows, head_rows, *recompute)?,
+                false => Activations::scoring(model, rows, head_rows)?,
+            });
         }
         Ok((model, activations.as_mut().expect("made above")))
+    }
+
+    /// Makes room to sample so many sequences.
+    fn decoding_for(&mut self, sequences: usize) -> Result<(), CudaError> {
+        let GpuEngine { model, room, decoding, .. } = self;
+        let sequences = room.sequences.max(sequences);
+        if decoding.as_ref().is_none_or(|decoding| decoding.sequences() < sequences) {
+            *decoding = None;
+            *decoding = Some(Decoding::new(model, room.prefill_tokens.max(sequences), sequences)?);
+        }
+        Ok(())
     }
 }
 
@@ -155,12 +173,8 @@ impl<E: Precision + 'static> Engine for GpuEngine<E> {
     }
 
     fn extend(&mut self, appends: &[Append<'_>]) -> Result<(), EngineError> {
-        let GpuEngine { model, room, cache, decoding, .. } = self;
-        let sequences = room.sequences.max(appends.len());
-        if decoding.as_ref().is_none_or(|decoding| decoding.sequences() < sequences) {
-            *decoding = None;
-            *decoding = Some(Decoding::new(model, room.prefill_tokens.max(sequences), sequences)?);
-        }
+        self.decoding_for(appends.len())?;
+        let GpuEngine { model, cache, decoding, .. } = self;
         let decoding = decoding.as_mut().expect("made above");
         let mut ended = 0;
         for piece in pieces(appends, decoding.rows()) {
@@ -208,6 +222,6 @@ impl<E: Precision + 'static> Engine for GpuEngine<E> {
 
     fn frozen(&self, params: Params) -> Result<Box<dyn Engine>, EngineError> {
         let model = self.model.frozen_like(&params)?;
-        Ok(Box::new(GpuEngine::scoring(model, Room { pages: 0, ..self.room })?))
+        Ok(Box::new(GpuEngine::playing(model, Room { pages: 0, sequences: 0, ..self.room })?.ready(false)?))
     }
 }

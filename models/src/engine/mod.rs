@@ -5,9 +5,11 @@
 
 mod cpu;
 mod gpu;
+mod room;
 
 pub use cpu::CpuEngine;
-pub use gpu::{GpuEngine, Room};
+pub use gpu::GpuEngine;
+pub use room::{Room, measure};
 
 use crate::config::Config;
 use crate::kv_cache::CacheId;

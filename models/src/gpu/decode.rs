@@ -265,7 +265,7 @@ impl<E: Precision> GpuTransformer<E> {
     /// Makes room in the cache for all appends.
     fn grow(&self, cache: &mut GpuCache<E>, appends: &[Append<'_>]) -> Result<(), CudaError> {
         let GpuCache { table, capacity, layers } = cache;
-        let new: usize = appends.iter().map(|append| table.pages_to_grow(append.id, append.tokens.len())).sum();
+        let new = table.pages_to_grow(appends.iter().map(|append| (append.id, append.tokens.len())));
         if new > *capacity - table.in_use() {
             let page_bytes = layers.len() * PAGE * self.heads.kv_width() * size_of::<E>();
             return Err(CudaError::Memory {

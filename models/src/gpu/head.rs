@@ -29,24 +29,26 @@ pub(super) struct Rows<E> {
 }
 
 impl<E: Precision> Rows<E> {
-    pub fn new(gpu: &Gpu, config: &Config, capacity: usize) -> Result<Self, CudaError> {
+    /// For so many targets; what only the backward needs is empty without `backward`.
+    pub fn new(gpu: &Gpu, config: &Config, capacity: usize, backward: bool) -> Result<Self, CudaError> {
         let (d, vocab) = (config.d_model, config.vocab);
-        let hidden = || gpu.buffer("hidden states of targets", capacity * d);
+        let back = |n: usize| if backward { n } else { 0 };
+        let hidden = |rows: usize| gpu.buffer("hidden states of targets", rows * d);
         let floats = || gpu.buffer("numbers of targets", capacity);
         Ok(Rows {
             capacity,
-            x: hidden()?,
-            normed: hidden()?,
+            x: hidden(capacity)?,
+            normed: hidden(capacity)?,
             rstd: floats()?,
-            dnormed: hidden()?,
-            dx: hidden()?,
+            dnormed: hidden(back(capacity))?,
+            dx: hidden(capacity)?,
             logits: gpu.buffer("logits of targets", capacity * vocab)?,
-            dlogits: gpu.buffer("gradients of logits", capacity * vocab)?,
+            dlogits: gpu.buffer("gradients of logits", back(capacity * vocab))?,
             stats: gpu.buffer("statistics of logits", capacity * STATS)?,
             logp: floats()?,
             entropy: floats()?,
             value: floats()?,
-            pieces: gpu.buffer("pieces of sums over targets", pieces(capacity) * (d + 1))?,
+            pieces: gpu.buffer("pieces of sums over targets", back(pieces(capacity) * (d + 1)))?,
         })
     }
 }

@@ -72,8 +72,13 @@ impl<E: Precision> GpuTransformer<E> {
         for moments in [&optimiser.m, &optimiser.v] {
             assert_eq!(moments.table, *self.trained_table(), "the moments are those of what is trained");
         }
-        self.train(optimiser.settings)?;
-        let Some(Learner { m, v, steps, .. }) = &mut self.learner else { return Ok(()) };
+        // What is there is written over, so that there is never memory for two of it.
+        if self.learner.is_none() {
+            self.train(optimiser.settings)?;
+        }
+        self.optimiser = optimiser.settings;
+        let Some(Learner { grads, m, v, steps, .. }) = &mut self.learner else { return Ok(()) };
+        self.gpu.zero(grads.view_mut())?;
         self.gpu.write(m.view_mut(), &optimiser.m.data)?;
         self.gpu.write(v.view_mut(), &optimiser.v.data)?;
         *steps = optimiser.steps;

@@ -35,7 +35,7 @@ use projection::Projections;
 pub use ragen_cuda::driver::Emulator;
 pub use ragen_cuda::driver::{Counts, Ledger, Product};
 pub use ragen_cuda::gemm::Products;
-use ragen_cuda::kernels::attention::{Cached, Heads, Segment, Tree};
+use ragen_cuda::kernels::attention::{Cached, Heads, Segment, Tree, head_width};
 use ragen_cuda::kernels::embedding::{RowsByToken, embedding_bwd, embedding_fwd};
 pub use ragen_cuda::kernels::{Shape as KernelShape, Work, all as all_kernels};
 pub use ragen_cuda::trial::{Trial, trials};
@@ -77,6 +77,34 @@ struct Adapters<E> {
     active: bool,
 }
 
+/// Tokens of the largest vocabulary that [`ragen_cuda::kernels::sampling::sample`] draws from.
+const LARGEST_VOCABULARY: usize = 770_000;
+
+/// What of a model is trained.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Learns {
+    /// All weights.
+    Weights,
+    /// Nothing: weights lie on the device once, in the activations' number type.
+    Nothing,
+    /// These adapters, and the value head if there is one; the weights are frozen.
+    Adapters(Lora),
+}
+
+/// Succeeds when there are kernels for a model of this shape.
+///
+/// **Errors** in words that name the key of `config.json` at fault.
+pub fn check(config: &Config) -> Result<(), String> {
+    if head_width(config.head_dim).is_none() {
+        return Err(format!("head_dim is {}, and there are kernels for heads of at most 128", config.head_dim));
+    }
+    if config.vocab > LARGEST_VOCABULARY {
+        let most = LARGEST_VOCABULARY;
+        return Err(format!("vocab_size is {}, and there are kernels for at most {most} tokens", config.vocab));
+    }
+    Ok(())
+}
+
 /// What attention goes over.
 enum Attend<'a, E> {
     /// The batch's own rows, with what the backward needs.
@@ -94,10 +122,20 @@ struct Batch {
     tree: Tree,
 }
 
+/// What of a forward pass stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    /// All that the backward needs of every block.
+    Blocks,
+    /// Only each block's input; the rest of it is computed again when the backward comes to it.
+    Inputs,
+    /// Nothing of a block: no backward follows.
+    Nothing,
+}
+
 /// What a forward pass leaves behind for the backward, and the buffers of one block; for batches of at most so many rows.
 pub struct Activations<E> {
-    /// Keep only each block's input, and compute the rest of it again when the backward comes to it.
-    recompute: bool,
+    keep: Keep,
     capacity: usize,
     batch: Option<Batch>,
     layers: Vec<LayerActivations<E>>,
@@ -111,7 +149,8 @@ pub struct Activations<E> {
 }
 
 impl<E: Precision> Activations<E> {
-    /// Memory for batches of at most `capacity` packed rows; the head works on `head_rows` targets at once.
+    /// Memory for batches of at most `capacity` packed rows; the head works on `head_rows` targets at once. With `recompute` only the inputs of
+    /// blocks are kept.
     ///
     /// **Errors** [`CudaError::Memory`].
     pub fn new(
@@ -120,20 +159,36 @@ impl<E: Precision> Activations<E> {
         head_rows: usize,
         recompute: bool,
     ) -> Result<Self, CudaError> {
+        Activations::keeping(model, capacity, head_rows, if recompute { Keep::Inputs } else { Keep::Blocks })
+    }
+
+    /// The same for batches that no backward follows: of one block, whatever the model's depth.
+    ///
+    /// **Errors** [`CudaError::Memory`].
+    pub fn scoring(model: &GpuTransformer<E>, capacity: usize, head_rows: usize) -> Result<Self, CudaError> {
+        Activations::keeping(model, capacity, head_rows, Keep::Nothing)
+    }
+
+    fn keeping(model: &GpuTransformer<E>, capacity: usize, head_rows: usize, keep: Keep) -> Result<Self, CudaError> {
         let (gpu, config, d) = (&model.gpu, &model.config, model.config.d_model);
+        let (backward, n_layers) = (keep != Keep::Nothing, config.n_layers);
         let block = || LayerActivations::new(gpu, config, model.heads, capacity);
-        let stream = || gpu.buffer("the residual stream", capacity * d);
-        let layers = if recompute { 1 } else { config.n_layers };
+        let stream = |rows: usize| gpu.buffer("the residual stream", rows * d);
+        let (blocks, inputs) = match keep {
+            Keep::Blocks => (n_layers, 0),
+            Keep::Inputs => (1, n_layers),
+            Keep::Nothing => (1, 0),
+        };
         Ok(Activations {
-            recompute,
+            keep,
             capacity,
             batch: None,
-            layers: (0..layers).map(|_| block()).collect::<Result<_, _>>()?,
-            inputs: (0..if recompute { config.n_layers } else { 0 }).map(|_| stream()).collect::<Result<_, _>>()?,
-            out: stream()?,
-            dx: stream()?,
-            scratch: Scratch::new(model, capacity, true)?,
-            head: head::Rows::new(gpu, config, head_rows)?,
+            layers: (0..blocks).map(|_| block()).collect::<Result<_, _>>()?,
+            inputs: (0..inputs).map(|_| stream(capacity)).collect::<Result<_, _>>()?,
+            out: stream(capacity)?,
+            dx: stream(if backward { capacity } else { 0 })?,
+            scratch: Scratch::new(model, capacity, backward)?,
+            head: head::Rows::new(gpu, config, head_rows, backward)?,
         })
     }
 }
@@ -148,22 +203,24 @@ impl<E> Activations<E> {
 impl<E: Precision> GpuTransformer<E> {
     /// A model of this shape with these weights on the device; [`GpuTransformer::train`] makes it one that learns.
     ///
-    /// **Panics** when the weights belong to another shape, or heads are wider than there are kernels for.
+    /// **Panics** when the weights belong to another shape, or there are no kernels for it ([`check`]).
     ///
     /// **Errors** [`CudaError`].
     pub fn new(gpu: Gpu, products: Products, config: Config, params: &Params) -> Result<Self, CudaError> {
-        assert_eq!(*params.table, Table::new(&config), "the weights are those of this shape");
-        let base = Weights::new(&gpu, params, false)?;
-        Self::assemble(gpu, products, config, base, None)
+        let positions = config.max_positions;
+        let mut model = Self::empty(gpu, products, config, positions, Learns::Weights)?;
+        model.write(params, None)?;
+        Ok(model)
     }
 
     /// A model that never learns, a reference say: its weights lie on the device in E alone.
     ///
     /// **Panics** and **Errors** as [`GpuTransformer::new`].
     pub fn frozen(gpu: Gpu, products: Products, config: Config, params: &Params) -> Result<Self, CudaError> {
-        assert_eq!(*params.table, Table::new(&config), "the weights are those of this shape");
-        let base = Weights::new(&gpu, params, true)?;
-        Self::assemble(gpu, products, config, base, None)
+        let positions = config.max_positions;
+        let mut model = Self::empty(gpu, products, config, positions, Learns::Nothing)?;
+        model.write(params, None)?;
+        Ok(model)
     }
 
     /// A model with frozen weights and adapters that are trained, over [`Lora::table`]; a value head is among the latter.
@@ -179,22 +236,63 @@ impl<E: Precision> GpuTransformer<E> {
         settings: Lora,
         adapters: &Params,
     ) -> Result<Self, CudaError> {
-        let without_value = Config { value_head: false, ..config.clone() };
-        assert_eq!(*base.table, Table::new(&without_value), "the weights are those of this shape");
-        assert_eq!(*adapters.table, settings.table(&config), "the adapters are those of this shape");
-        let (base, weights) = (Weights::new(&gpu, base, true)?, Weights::new(&gpu, adapters, false)?);
-        Self::assemble(gpu, products, config, base, Some(Adapters { settings, weights, active: true }))
+        let positions = config.max_positions;
+        let mut model = Self::empty(gpu, products, config, positions, Learns::Adapters(settings))?;
+        model.write(base, Some(adapters))?;
+        Ok(model)
+    }
+
+    /// Memory for a model of this shape and for a context of `positions` tokens; [`GpuTransformer::write`] gives it weights.
+    ///
+    /// **Panics** when there are no kernels for the shape ([`check`]).
+    ///
+    /// **Errors** [`CudaError::Memory`].
+    pub fn empty(
+        gpu: Gpu,
+        products: Products,
+        config: Config,
+        positions: usize,
+        learns: Learns,
+    ) -> Result<Self, CudaError> {
+        check(&config).expect("a shape that there are kernels for");
+        let value_head = config.value_head && !matches!(learns, Learns::Adapters(_));
+        let table = Arc::new(Table::new(&Config { value_head, ..config.clone() }));
+        let base = Weights::new(&gpu, table, !matches!(learns, Learns::Weights))?;
+        let lora = match learns {
+            Learns::Adapters(settings) => {
+                let weights = Weights::new(&gpu, Arc::new(settings.table(&config)), false)?;
+                Some(Adapters { settings, weights, active: true })
+            }
+            Learns::Weights | Learns::Nothing => None,
+        };
+        Self::assemble(gpu, products, config, positions, base, lora)
+    }
+
+    /// Gives it its weights, and its adapters if it has them.
+    ///
+    /// **Panics** when they belong to another shape, and when there are adapters on one side only.
+    ///
+    /// **Errors** [`CudaError`].
+    pub fn write(&mut self, base: &Params, adapters: Option<&Params>) -> Result<(), CudaError> {
+        self.base.write(&self.gpu, base)?;
+        match (&mut self.lora, adapters) {
+            (Some(lora), Some(adapters)) => lora.weights.write(&self.gpu, adapters)?,
+            (None, None) => {}
+            _ => panic!("adapters for a model that has them"),
+        }
+        write_rope(&self.gpu, &mut self.rope, &self.config, self.positions)
     }
 
     fn assemble(
         gpu: Gpu,
         products: Products,
         config: Config,
+        positions: usize,
         base: Weights<E>,
         lora: Option<Adapters<E>>,
     ) -> Result<Self, CudaError> {
         let range = |table: &Table, name: &str| table.find(name).map(|e| e.range());
-        let (table, positions) = (base.table.clone(), config.max_positions);
+        let table = base.table.clone();
         let adapters = lora.as_ref().map(|lora| (&lora.settings, &*lora.weights.table));
         let trained = adapters.map_or(&*table, |(_, table)| table);
         let embedding = range(&table, "model.embed_tokens.weight").unwrap_or_default();
@@ -208,7 +306,7 @@ impl<E: Precision> GpuTransformer<E> {
             embedding,
             final_norm: range(&table, "model.norm.weight").unwrap_or_default(),
             value_head: range(trained, "value_head.weight").zip(range(trained, "value_head.bias")),
-            rope: rope_table(&gpu, &config, positions)?,
+            rope: rope_buffer(&gpu, &config, positions)?,
             learner: None,
             optimiser: AdamWSettings::default(),
             base,
@@ -224,8 +322,10 @@ impl<E: Precision> GpuTransformer<E> {
     ///
     /// **Panics** and **Errors** as [`GpuTransformer::new`].
     pub fn frozen_like(&self, params: &Params) -> Result<Self, CudaError> {
-        let frozen = Self::frozen(self.gpu.clone(), self.products, self.config.clone(), params)?;
-        frozen.with_context(self.positions)
+        let (gpu, config) = (self.gpu.clone(), self.config.clone());
+        let mut frozen = Self::empty(gpu, self.products, config, self.positions, Learns::Nothing)?;
+        frozen.write(params, None)?;
+        Ok(frozen)
     }
 
     /// The same model for a context of `positions` tokens; see `Transformer::with_context`.
@@ -233,7 +333,8 @@ impl<E: Precision> GpuTransformer<E> {
     /// **Errors** [`CudaError`].
     pub fn with_context(mut self, positions: usize) -> Result<Self, CudaError> {
         if positions != self.positions {
-            self.rope = rope_table(&self.gpu, &self.config, positions)?;
+            self.rope = rope_buffer(&self.gpu, &self.config, positions)?;
+            write_rope(&self.gpu, &mut self.rope, &self.config, positions)?;
             self.positions = positions;
         }
         Ok(self)
@@ -321,12 +422,12 @@ impl<E: Precision> GpuTransformer<E> {
         embedding_fwd(gpu, acts.out.slice_mut(0..rows * d), batch.ids.view(), table, d)?;
         for l in 0..self.config.n_layers {
             // The stream comes in as `out` of the block before and goes out as `out` of this one.
-            let slot = if acts.recompute { 0 } else { l };
+            let slot = if acts.keep == Keep::Blocks { l } else { 0 };
             let block = &mut acts.layers[slot];
             std::mem::swap(&mut block.x, &mut acts.out);
             let (positions, attend) = (batch.positions.view(), Attend::Tree(&batch.tree));
             self.layer_fwd(l, block, Some(&mut acts.out), &mut acts.scratch, positions, attend)?;
-            if acts.recompute {
+            if acts.keep == Keep::Inputs {
                 std::mem::swap(&mut acts.layers[slot].x, &mut acts.inputs[l]);
             }
         }
@@ -352,7 +453,8 @@ impl<E: Precision> GpuTransformer<E> {
     /// Adds the gradient of the objective whose derivatives with respect to the targets' values are `seeds`. The two sides of a tied embedding
     /// add to the same numbers, the head's first.
     ///
-    /// **Panics** without a forward before it, before [`GpuTransformer::train`], and while the adapters of a model that has them are off.
+    /// **Panics** without a forward before it, in activations for scoring, before [`GpuTransformer::train`], and while the adapters of a model
+    /// that has them are off.
     ///
     /// **Errors** [`CudaError`].
     pub fn backward(
@@ -363,6 +465,7 @@ impl<E: Precision> GpuTransformer<E> {
         seeds: &PerTarget<f32>,
     ) -> Result<(), CudaError> {
         assert!(self.lora.as_ref().is_none_or(|lora| lora.active), "adapters that are off are not trained");
+        assert!(acts.keep != Keep::Nothing, "activations for scoring have no backward");
         // Taken out for the while, since the model's weights are read beside it.
         let mut learner = self.learner.take().expect("`train` comes before `backward`");
         let batch = acts.batch.take().expect("backward follows a forward");
@@ -383,14 +486,15 @@ impl<E: Precision> GpuTransformer<E> {
         let (d, n) = (self.config.d_model, batch.rows * self.config.d_model);
         self.head_bwd(grads, acts, batch, targets, temperature, seeds)?;
         for l in (0..self.config.n_layers).rev() {
-            let Activations { recompute, layers, inputs, dx, scratch, .. } = acts;
-            let block = &mut layers[if *recompute { 0 } else { l }];
-            if *recompute {
+            let Activations { keep, layers, inputs, dx, scratch, .. } = acts;
+            let recompute = *keep == Keep::Inputs;
+            let block = &mut layers[if recompute { 0 } else { l }];
+            if recompute {
                 std::mem::swap(&mut block.x, &mut inputs[l]);
                 self.layer_activations(l, block, scratch, batch.positions.view(), Attend::Tree(&batch.tree))?;
             }
             self.layer_bwd(l, block, dx, grads, scratch, batch)?;
-            if *recompute {
+            if recompute {
                 std::mem::swap(&mut block.x, &mut inputs[l]);
             }
         }
@@ -402,9 +506,13 @@ impl<E: Precision> GpuTransformer<E> {
     }
 }
 
-/// Cosines and sines of every position, `[positions, 2, head_dim / 2]`.
-fn rope_table(gpu: &Gpu, config: &Config, positions: usize) -> Result<Buffer<f32>, CudaError> {
+/// Memory for the cosines and sines of every position, `[positions, 2, head_dim / 2]`.
+fn rope_buffer(gpu: &Gpu, config: &Config, positions: usize) -> Result<Buffer<f32>, CudaError> {
+    gpu.buffer("RoPE's table", positions * (config.head_dim / 2) * 2)
+}
+
+fn write_rope(gpu: &Gpu, rope: &mut Buffer<f32>, config: &Config, positions: usize) -> Result<(), CudaError> {
     let table = RopeTable::new(&config.rope, config.head_dim, config.max_positions, positions);
     let rows = (0..positions).flat_map(|p| [table.row(p).0, table.row(p).1].concat());
-    gpu.upload("RoPE's table", &rows.collect::<Vec<f32>>())
+    gpu.write(rope.view_mut(), &rows.collect::<Vec<f32>>())
 }

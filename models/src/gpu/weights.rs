@@ -6,6 +6,9 @@ use ragen_cuda::{Buffer, CudaError, Element, Gpu, View, ViewMut};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Weights that are rounded at once on their way to the device.
+const PIECE: usize = 1 << 22;
+
 /// A number type of activations on the GPU.
 pub trait Precision: Element {
     /// The master copy of the weights, if products can read it as it is.
@@ -32,14 +35,13 @@ pub(super) struct Weights<E> {
 }
 
 impl<E: Precision> Weights<E> {
-    pub fn new(gpu: &Gpu, params: &Params, frozen: bool) -> Result<Self, CudaError> {
-        let n = params.table.len();
+    /// Memory for them, with undefined contents.
+    pub fn new(gpu: &Gpu, table: Arc<Table>, frozen: bool) -> Result<Self, CudaError> {
+        let n = table.len();
         let master = if frozen { None } else { Some(gpu.buffer("the weights", n)?) };
         let readable = master.as_ref().is_some_and(|master| E::of_master(master).is_some());
         let copy = if readable { None } else { Some(gpu.buffer("the weights that products read", n)?) };
-        let mut weights = Weights { table: params.table.clone(), master, copy };
-        weights.write(gpu, params)?;
-        Ok(weights)
+        Ok(Weights { table, master, copy })
     }
 
     /// Whether there is nothing that an optimiser could change.
@@ -61,8 +63,11 @@ impl<E: Precision> Weights<E> {
             gpu.write(master.view_mut(), &params.data)?;
         }
         if let Some(copy) = &mut self.copy {
-            let rounded: Vec<E> = params.data.iter().map(|&w| E::from_f32(w)).collect();
-            gpu.write(copy.view_mut(), &rounded)?;
+            // Piece by piece, so that the host never has all of it twice.
+            for (i, piece) in params.data.chunks(PIECE).enumerate() {
+                let rounded: Vec<E> = piece.iter().map(|&w| E::from_f32(w)).collect();
+                gpu.write(copy.slice_mut(i * PIECE..i * PIECE + piece.len()), &rounded)?;
+            }
         }
         Ok(())
     }

@@ -115,7 +115,11 @@ impl Compiler {
             return Err(no("which does not tell its version".into()));
         }
         let version = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_string();
-        let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join("emulator")));
+        // Cargo has tests in a folder below the program's; what they build is the same.
+        let beside = std::env::current_exe().ok().and_then(|program| {
+            let folder = program.parent()?;
+            Some(if folder.ends_with("deps") { folder.parent()? } else { folder }.join("emulator"))
+        });
         let usable = |folder: &PathBuf| std::fs::create_dir_all(folder).is_ok() && tests_writing(folder);
         let folder = beside.into_iter().chain([std::env::temp_dir().join("ragen-emulator")]).find(usable);
         let folder = folder.ok_or_else(|| no("and there is no folder to put them in".into()))?;
