@@ -45,6 +45,23 @@ fn each_part_leaves_one_json_file_and_ragens_exit_code() {
     }
 }
 
+#[test]
+fn each_part_runs_on_the_emulator() {
+    if ragen_models::gpu::Gpu::for_tests().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (code, doctor) = check(folder, "doctor", "emulator", None);
+    assert_eq!((code, &doctor["result"]["ok"]), (Some(0), &true.into()), "{doctor}");
+    let (code, bench) = check(folder, "bench", "emulator", None);
+    assert_eq!(code, Some(0), "{bench}");
+    let bench = &bench["result"];
+    assert!(bench["train"]["flops"].as_f64() > Some(0.0) && bench["train"]["mfu"].is_null(), "{bench}");
+    assert_eq!(bench["step"]["first_ratio_max_error"], 0.0);
+    trains(folder, "emulator");
+}
+
 /// A run, the same by a resume, and one in bf16.
 fn trains(folder: &Path, device: &str) {
     let (code, train) = check(folder, "train", device, None);

@@ -11,7 +11,7 @@ pub use page::page;
 use super::gpu::cost::{self, Cost};
 use super::gpu::{Episodes, Sizes, kernel_shape};
 use ragen_models::engine::{Engine, EngineError, GpuEngine};
-use ragen_models::gpu::{Bf16, Counts, Gpu, GpuTransformer, KernelShape, Ledger, Products, Work, all_kernels};
+use ragen_models::gpu::{Bf16, Counts, Gpu, GpuTransformer, KernelShape, Learns, Ledger, Products, Work, all_kernels};
 use ragen_models::kv_cache::CacheId;
 use ragen_models::ops::head::{PerTarget, Target};
 use ragen_models::optim::AdamWSettings;
@@ -234,9 +234,9 @@ impl Walker {
     /// **Errors** none but those of a programming error.
     pub fn new(config: Config, sizes: Sizes) -> Result<Walker, EngineError> {
         let (gpu, ledger) = Gpu::counting();
-        let weights = ragen_models::params::Params::zeros(Arc::new(ragen_models::params::Table::new(&config)));
-        let model = GpuTransformer::<Bf16>::new(gpu, Products::Library, config, &weights)?;
-        let engine = GpuEngine::new(model, sizes.room(), AdamWSettings::default())?;
+        let (room, positions) = (sizes.room(&config), config.max_positions);
+        let model = GpuTransformer::<Bf16>::empty(gpu, Products::Library, config, positions, Learns::Weights)?;
+        let engine = GpuEngine::new(model, room, AdamWSettings::default())?;
         Ok(Walker { sizes, ledger, engine })
     }
 
@@ -295,7 +295,9 @@ impl Walker {
     /// **Errors** none but those of a programming error.
     pub fn prefill(&mut self, batch: usize, len: usize, new: usize) -> Result<Walk, EngineError> {
         let counts = self.grow(batch, len, new, false)?;
-        let (rows, keys) = ((batch * new) as f64, cost::pairs(len, new) as f64 / new as f64);
+        // Many tokens are appended in several passes.
+        let passes = (counts.launches["kv_append"] as usize / self.engine.config().n_layers) as f64;
+        let (rows, keys) = ((batch * new) as f64 / passes, cost::pairs(len, new) as f64 / new as f64);
         Ok(Walk { counts, rows, keys, targets: 0.0, sequences: batch as f64 })
     }
 
@@ -369,7 +371,7 @@ pub fn step(walker: &mut Walker) -> Result<(Walks, Walks), EngineError> {
     }
     // Whole groups as far as they fit into a micro-batch, else a part of one.
     let own = of.row_tokens() - prompt;
-    let fit = ((walker.sizes.room().packed_tokens - prompt) / own).clamp(1, members);
+    let fit = ((walker.sizes.train.0 * walker.sizes.train.1 - prompt) / own).clamp(1, members);
     let (pass, update) = walker.train(1, fit, [prompt, own, turns * response])?;
     Ok((rollout, vec![(pass, n as f64 / fit as f64), (update, 1.0)]))
 }
@@ -418,6 +420,18 @@ mod tests {
         let read = walks[1].0.work(&c, "attention_decode").bytes * c.n_layers as f64;
         let seen = 2.0 * 3.0 * (len + new / 2 + 1) as f64 * (c.n_layers * 2 * c.n_kv_heads * c.head_dim) as f64;
         assert!(read >= seen && read < 1.2 * seen, "{read} {seen}");
+    }
+
+    #[test]
+    fn a_prefill_in_several_passes_has_each_row_once() {
+        let (c, _) = tiny();
+        let sizes = Sizes { batches: vec![40], decode: (118, 2), ..Sizes::tiny() };
+        let mut walker = Walker::new(c.clone(), sizes).unwrap();
+        for (new, passes) in [(2, 1), (118, 2)] {
+            let walk = walker.prefill(40, 0, new).unwrap();
+            assert_eq!(walk.counts.launches["kv_append"], passes * c.n_layers as u64);
+            assert_eq!((walk.rows * passes as f64, walk.keys), ((40 * new) as f64, (new + 1) as f64 / 2.0));
+        }
     }
 
     #[test]

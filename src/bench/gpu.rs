@@ -16,6 +16,7 @@ use ragen_models::doctor::ceilings::{self, copy_rate, product_rate};
 use ragen_models::engine::{Engine, EngineError, GpuEngine, Room};
 use ragen_models::gpu::{Bf16, Gpu, GpuTransformer, Precision, Products};
 use ragen_models::kv_cache::CacheId;
+use ragen_models::memory::Work;
 use ragen_models::ops::attention::PAGE;
 use ragen_models::ops::head::{PerTarget, Target};
 use ragen_models::optim::AdamWSettings;
@@ -23,7 +24,7 @@ use ragen_models::params::Params;
 use ragen_models::random::Key;
 use ragen_models::sampler::{Draw, Sampling};
 use ragen_models::token_tree::TokenTree;
-use ragen_models::transformer::{Append, Config};
+use ragen_models::transformer::{self, Append, Config};
 use serde_json::{Value, json};
 use std::time::Instant;
 pub use step::Episodes;
@@ -35,8 +36,6 @@ pub struct Sizes {
     pub ceilings: (usize, usize),
     /// Rows of a training step, and their tokens.
     pub train: (usize, usize),
-    /// Targets that the head works on at once.
-    pub head_rows: usize,
     /// Sequences that are decoded at once.
     pub batches: Vec<usize>,
     /// Tokens of a prompt, and steps of decoding that are timed.
@@ -51,7 +50,6 @@ impl Sizes {
         Sizes {
             ceilings: (ceilings::COPY_BYTES, ceilings::SQUARE),
             train: (if free_bytes < 48 << 30 { 16 } else { 32 }, 512),
-            head_rows: 2048,
             batches: vec![1, 32, 128],
             decode: (512, 64),
             step: Episodes { groups: 8, members: 16, turns: 5, prompt: 256, response: 100, observation: 64 },
@@ -63,7 +61,6 @@ impl Sizes {
         Sizes {
             ceilings: (1 << 12, 16),
             train: (2, 20),
-            head_rows: 16,
             batches: vec![1, 3],
             decode: (18, 2),
             step: Episodes { groups: 2, members: 2, turns: 2, prompt: 17, response: 2, observation: 3 },
@@ -79,19 +76,25 @@ impl Sizes {
         self
     }
 
-    /// What they need.
-    pub(super) fn room(&self) -> Room {
+    /// What they need, as the plan of a training run would have it.
+    pub(super) fn room(&self, config: &Config) -> Room {
         let pages = |tokens: usize| tokens.div_ceil(PAGE) + 1;
         let batch = self.batches.iter().copied().max().unwrap_or(1);
         let decoded = batch * pages(self.decode.0 + self.decode.1 + 1);
         let (members, row) = (self.step.groups * self.step.members, self.step.row_tokens());
-        Room {
+        let work = Work {
+            precision: transformer::Precision::Bf16,
+            lora: None,
+            value_model: false,
+            reference: false,
+            trains: true,
             packed_tokens: self.train.0 * self.train.1,
-            head_rows: self.head_rows,
+            recompute: false,
             pages: decoded.max(members * pages(row)),
-            prefill_tokens: 8192.min(batch * self.decode.0).max(members),
             sequences: batch.max(members),
-        }
+            threads: 0,
+        };
+        Room::of(config, &work)
     }
 }
 
@@ -243,7 +246,7 @@ impl Bench<'_> {
     ) -> Result<(), EngineError> {
         let (gpu, sizes) = (self.gpu.clone(), self.sizes);
         let model = GpuTransformer::<E>::new(gpu, Products::Library, self.config.clone(), weights)?;
-        let mut engine = GpuEngine::new(model, sizes.room(), AdamWSettings::default())?;
+        let mut engine = GpuEngine::new(model, sizes.room(self.config), AdamWSettings::default())?;
         object["train"] = self.train(&mut engine, size_of::<E>(), dtype)?;
         object["prefill"] = self.prefill(&mut engine, size_of::<E>(), dtype)?;
         let batches = if whole { sizes.batches.clone() } else { sizes.batches[1..2].to_vec() };
@@ -420,7 +423,7 @@ mod tests {
         assert!(sizes.train.1 <= 200 && sizes.decode.0 + sizes.decode.1 < 200 && sizes.step.row_tokens() <= 200);
         let sizes = Sizes::device(usize::MAX).within(4096);
         assert_eq!((sizes.train, sizes.decode, sizes.step.row_tokens()), ((32, 512), (512, 64), 1012));
-        let room = sizes.room();
+        let room = sizes.room(&half_billion());
         assert_eq!((room.packed_tokens, room.sequences), (16_384, 128));
         assert!(room.pages * PAGE >= 128 * 1012);
         assert_eq!(Sizes::device(40 << 30).train, (16, 512));
