@@ -4,6 +4,7 @@ use ragen::config::Config;
 use ragen::plan::{Lengths, Machine, Plan, PlanError, machine_bytes, peak_bytes};
 use ragen::settings;
 use ragen_models::config::Config as Shape;
+use ragen_models::gpu::Gpu;
 use ragen_models::memory::page_bytes;
 
 /// SmolLM2-135M.
@@ -70,6 +71,29 @@ fn takes_what_fits_and_computes_again_before_it_plays_alone() {
     }
     assert_eq!(seen, [(false, true), (true, true), (false, false), (true, false)]);
     assert!(last < 3600 << 20, "{last}");
+}
+
+#[test]
+fn a_gpu_gets_all_at_once_and_less_as_its_memory_gets_scarce() {
+    let gpu = Machine::Gpu { gpu: Gpu::counting().0, positions: 2048 };
+    let config = config(&["rollout.model_tokens=2048", "model.dtype=\"bf16\""]);
+    let lengths = Lengths { first: 250, row: 1200, rows: 1 };
+    let plan = |budget: usize| Plan::new(&config, &shape(), None, lengths, true, &gpu, budget);
+    let episodes = config.env.val.groups.max(config.env.train.groups * config.env.train.group_size);
+    let ample = plan(140 * GIB).unwrap();
+    assert_eq!((ample.work.packed_tokens, ample.places, ample.work.recompute), (8192, episodes, false));
+    let mut seen = Vec::new();
+    for mib in (2000..20_000).rev().step_by(1000) {
+        let Ok(plan) = plan(mib << 20) else { break };
+        assert!(plan.memory.total() <= mib << 20 && plan.work.packed_tokens >= 1200, "{mib}: {plan:?}");
+        seen.push((plan.places, plan.work.packed_tokens, plan.work.recompute));
+    }
+    assert!(seen.len() > 10 && seen.iter().any(|(places, ..)| *places < episodes), "{seen:?}");
+    assert!(seen.iter().any(|(_, tokens, _)| *tokens < 8192) && seen.iter().any(|(.., again)| *again), "{seen:?}");
+    let error = plan(GIB).unwrap_err().to_string();
+    for wanted in ["1024 MiB", "device memory of a machine that only counts", "gradients 514", "model.lora.rank"] {
+        assert!(error.contains(wanted), "{wanted}: {error}");
+    }
 }
 
 #[test]

@@ -516,3 +516,21 @@ fn write_rope(gpu: &Gpu, rope: &mut Buffer<f32>, config: &Config, positions: usi
     let rows = (0..positions).flat_map(|p| [table.row(p).0, table.row(p).1].concat());
     gpu.write(rope.view_mut(), &rows.collect::<Vec<f32>>())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_kernels_is_said_by_its_key() {
+        let json = r#"{"model_type": "llama", "vocab_size": 770000, "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "intermediate_size": 8, "rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 8}"#;
+        let fine = Config::from_hf_json(json).unwrap();
+        assert_eq!(check(&fine), Ok(()));
+        let why = |config: Config| check(&config).unwrap_err();
+        let large = why(Config { vocab: 770_001, ..fine.clone() });
+        assert!(large.starts_with("vocab_size is 770001") && large.contains("770000"), "{large}");
+        let wide = why(Config { head_dim: 130, ..fine });
+        assert!(wide.starts_with("head_dim is 130") && wide.contains("at most 128"), "{wide}");
+    }
+}
