@@ -46,7 +46,8 @@ static void land_copies(Fibre* fibre, u32 batches) {
 extern "C" void emulator_fibre() {
     machine->job->entry->run(machine->job->args);
     Fibre* own = machine->fibre;
-    land_copies(own, ~0u);
+    // The block's shared memory may be another's by the time that it lands.
+    if (own->copies_count) emulator_fault(own->copies[0].cells->written_at, "returns while its asynchronous copy is under way");
     own->state = RETURNED;
     pause();
     __builtin_unreachable();

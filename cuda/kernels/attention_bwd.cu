@@ -157,6 +157,7 @@ KERNEL(THREADS) attention_bwd_kv(element* dqkv, const element* dout, const float
     const u64 k_column = q_width + blockIdx.y * head_dim, v_column = k_column + n_kv_heads * head_dim;
     stage_queries<KEYS>(k, qkv + q_width, width, rows, 1, head_dim);
     stage_queries<KEYS>(v, qkv + q_width + n_kv_heads * head_dim, width, rows, 1, head_dim);
+    async_commit();
 
     Accumulator dk[HEAD_DIM / 8], dv[HEAD_DIM / 8];
     for (u32 reader = own.first; reader < own.first + own.readers; reader++) {
@@ -195,6 +196,7 @@ KERNEL(THREADS) attention_bwd_kv(element* dqkv, const element* dout, const float
         }
         __syncthreads();
     }
+    async_wait<0>(); // a piece of which no query sees any of the keys has not waited for them
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         const u32 i = warp_row + accumulator_row(2 * row);

@@ -13,13 +13,12 @@
 // cache[slots[row]] = k and v of the row.
 //
 // Work:          a thread owns eight neighbouring numbers of a row
-// Launch:        128 threads; shared memory: none
+// Launch:        128 threads, fewer than 2^32 in all; shared memory: none
 // Bytes moved:   2 · element a number
 KERNEL(THREADS) kv_append(element* cache, const element* qkv, const u32* slots, u32 rows, u32 n_heads, u32 n_kv_heads, u32 head_dim) {
     const u32 width = 2 * n_kv_heads * head_dim, across = (width + 7) / 8, q_width = n_heads * head_dim;
-    const u64 i = u64(blockIdx.x) * THREADS + threadIdx.x;
-    const u32 row = u32(i / across), column = u32(i % across) * 8;
-    if (i >= u64(rows) * across) return;
+    const u32 i = blockIdx.x * THREADS + threadIdx.x, row = i / across, column = i % across * 8;
+    if (row >= rows) return;
     const element* from = qkv + (u64(row) * (q_width + width) + q_width + column);
     store8(cache + (u64(slots[row]) * width + column), load8(from, width - column), width - column);
 }

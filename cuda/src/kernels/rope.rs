@@ -44,7 +44,8 @@ pub fn rope<E: Element>(
     assert!(
         x.len() == rows * stride && stride >= (n_heads + n_kv_heads) * 2 * half && table.len().is_multiple_of(2 * half)
     );
-    let blocks = (rows * (n_heads + n_kv_heads) * half).div_ceil(THREADS as usize);
+    let blocks = (rows * (n_heads + n_kv_heads) * half.div_ceil(8)).div_ceil(THREADS as usize);
+    assert!(blocks * THREADS as usize <= u32::MAX as usize, "too many rows at once: {rows}");
     let args = args![x, positions, table, rows, stride, n_heads, n_kv_heads, half, q_scale, backward];
     // SAFETY: the lengths were checked above, positions by the caller.
     unsafe { gpu.launch(&ROPE, ROPE.unit::<E>(), [blocks, 1, 1], 0, args) }

@@ -137,16 +137,29 @@ KERNEL(THREADS) copy_over_readers(float* y, const float* x) {
     async_wait<0>();
 }
 
+KERNEL(THREADS) left_behind(const float* x) {
+    SharedMemory memory;
+    Shared<float> s = memory.take<float>(4 * THREADS);
+    async_copy16(s + 4 * threadIdx.x, x + 4 * threadIdx.x); // mark: left behind
+    if (threadIdx.x == 5) return;
+    async_commit();
+    async_wait<0>();
+}
+
 KERNEL(THREADS) crooked_copy(const float* x) {
     SharedMemory memory;
     Shared<float> s = memory.take<float>(4 * THREADS);
     async_copy16(s + threadIdx.x, x); // mark: crooked copy
+    async_commit();
+    async_wait<0>();
 }
 
 KERNEL(THREADS) crooked_source(const float* x) {
     SharedMemory memory;
     Shared<float> s = memory.take<float>(4 * THREADS);
     async_copy16(s + 4 * threadIdx.x, x + threadIdx.x); // mark: crooked source
+    async_commit();
+    async_wait<0>();
 }
 
 KERNEL(THREADS) crooked_tile(float* y, u32 at, u32 ld) {

@@ -177,6 +177,8 @@ fn asynchronous_copies_that_nobody_waits_for() {
     ] {
         expect(bench.try_launch(kernel, [1, 1, 1], THREADS, shared, &[y, x]), kernel, &wanted);
     }
+    let wanted = "block (0, 0, 0), thread 5: returns while its asynchronous copy is under way ({left behind})";
+    expect(bench.try_launch("left_behind", [1, 1, 1], THREADS, shared, &[x]), "left_behind", wanted);
     for (kernel, wanted) in [
         ("crooked_copy", "async_copy16 at byte 4 of shared piece 0, not a multiple of 16 ({crooked copy})"),
         ("crooked_source", "async_copy16 from an address that is not a multiple of 16 ({crooked source})"),

@@ -4,7 +4,8 @@
 //! says which thread of which block did what on which line: barriers and warp functions that a part of the threads does not reach,
 //! shared memory touched outside its piece, read before it is written, or touched by two threads without a barrier between, global
 //! memory touched outside a buffer, read before it is written, or touched by two threads of a launch of which nothing says who comes
-//! first, shared memory that the launch does not have, arguments that the kernel does not take.
+//! first, asynchronous copies that a thread leaves behind, shared memory that the launch does not have, arguments that the kernel does
+//! not take.
 //!
 //! It cannot show what depends on real time and real hardware: bank conflicts, coalescing, the rounding inside a tensor core and of
 //! the special function unit. Global memory is watched in allocations of up to 16 MiB.

@@ -346,7 +346,9 @@ pub fn kv_append<E: Element>(
     let (heads, rows) = (batch.heads, batch.rows);
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
     assert!(qkv.len() == rows * heads.row() && cache.len() >= batch.cache_rows * heads.kv_width());
-    let grid = [(rows * heads.kv_width().div_ceil(8)).div_ceil(THREADS as usize), 1, 1];
+    let blocks = (rows * heads.kv_width().div_ceil(8)).div_ceil(THREADS as usize);
+    assert!(blocks * THREADS as usize <= u32::MAX as usize, "too many rows at once: {rows}");
+    let grid = [blocks, 1, 1];
     let args = args![cache, qkv, batch.slots, rows, n_heads, n_kv_heads, head_dim];
     // SAFETY: the lengths were checked above, the slots when they were made.
     unsafe { gpu.launch(&KV_APPEND, heads.unit::<E>(&KV_APPEND), grid, 0, args) }

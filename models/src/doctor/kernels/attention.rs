@@ -165,6 +165,8 @@ pub(super) fn layouts<E: Number>(on: &mut Judge<'_>) {
         let heads = Heads { n_heads, n_kv_heads: 1, head_dim };
         compare::<E>(on, "many children", &layout, heads, window);
     }
+    // Pieces of which no query sees any of the keys.
+    compare::<E>(on, "many children far away", &layout, Heads { n_heads: 14, n_kv_heads: 1, head_dim: 8 }, Some(7));
 }
 
 /// Every shape of heads, every width that the kernels are compiled for among them.

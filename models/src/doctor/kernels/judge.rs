@@ -23,8 +23,8 @@ impl Extent {
     /// All of them.
     pub const ALL: Extent = Extent { elements: usize::MAX, every: 1, widths: &kernels::attention::WIDTHS };
 
-    /// What a device compiles the kernels for within the time of a doctor: two widths of heads.
-    pub const DEVICE: Extent = Extent { widths: &[16, 64], ..Extent::ALL };
+    /// What a device compiles the kernels for within the time of a doctor: three widths of heads.
+    pub const DEVICE: Extent = Extent { widths: &[16, 64, 128], ..Extent::ALL };
 
     /// What the emulator, or a device that is watched, gets through in seconds.
     pub const TINY: Extent = Extent { elements: 16_000, every: 3, widths: &[16] };
