@@ -4,7 +4,7 @@
 //! information I(X;Z), the conditional entropy H(Z|X) and how often z_i tells its own x apart. A policy that answers
 //! every input with the same template keeps its entropy and its reward for a while, but loses I(X;Z).
 //!
-//! Pure functions: which pairs to score ([`sample`]), the statistics of the scores ([`measure`]) and the name of what they
+//! Pure functions: which pairs to score ([`sample`]), the statistics of the scores ([`measure()`]) and the name of what they
 //! show ([`regime`]). The scoring is the agent's.
 
 use serde::{Deserialize, Serialize};
