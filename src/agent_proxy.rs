@@ -93,6 +93,7 @@ struct Seat {
     /// The present turn's prompt.
     prompt: Prompt,
     observation: String,
+    state_hash: u64,
 }
 
 /// Plays all episodes of `envs`, which has just been reset; `broken` is what that reset returned.
@@ -200,6 +201,7 @@ impl Seat {
             conversation: Conversation::default(),
             prompt: Prompt::default(),
             observation: String::new(),
+            state_hash: 0,
         }
     }
 
@@ -211,7 +213,7 @@ impl Seat {
     /// Lays out the next prompt.
     fn read(&mut self, context: &ContextManager, episode: &Episode) -> Result<(), ContextError> {
         self.prompt = context.prompt(&mut self.conversation, episode, &self.trajectory)?;
-        self.observation = episode.observation();
+        (self.observation, self.state_hash) = (episode.observation(), episode.env().state_hash());
         Ok(())
     }
 
@@ -255,6 +257,7 @@ impl Seat {
         }
         self.trajectory.turns.push(Turn {
             observation: std::mem::take(&mut self.observation),
+            state_hash: self.state_hash,
             reasoning,
             row: self.trajectory.rows.len() - 1,
             shown_from: self.prompt.shown_from,

@@ -12,6 +12,7 @@ use crate::filter::FilterConfig;
 use crate::gradient_analysis::GradientAnalysisConfig;
 use crate::guards::GuardsConfig;
 use crate::objective::LossConfig;
+use crate::objective::correction::CorrectionConfig;
 use crate::policy::Sampling;
 use crate::reward::RewardConfig;
 use ragen_models::optim::{Decay, Schedule};
@@ -38,11 +39,11 @@ pub struct Config {
     pub envs: BTreeMap<String, Tag>,
     /// How episodes are played.
     pub rollout: Rollout,
-    /// Normalisation of the trajectories' scores.
+    /// From rewards to the score that is trained on.
     pub reward: RewardConfig,
     /// Which groups are trained on.
     pub filter: FilterConfig,
-    /// The advantage estimator.
+    /// The advantage estimator, and what may follow it.
     pub algorithm: AlgorithmConfig,
     /// How a step's rows become optimiser steps.
     pub update: Update,
@@ -83,6 +84,26 @@ impl Default for Config {
             warmstart: Warmstart::default(),
         }
     }
+}
+
+impl Config {
+    /// Whether anything is measured from the frozen reference.
+    pub fn needs_reference(&self) -> bool {
+        self.update.loss.kl.coef != 0.0 || self.reward.kl.coef != 0.0
+    }
+}
+
+/// How the number of a step's trajectories is made divisible.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BatchAdjust {
+    /// Not at all.
+    #[default]
+    None,
+    /// Some are trained on twice.
+    Copy,
+    /// Some are left out; where that would leave none, as `copy`.
+    Delete,
 }
 
 /// `[run]`
@@ -403,8 +424,16 @@ pub struct Update {
     pub recompute: Recompute,
     /// Passes over a step's rows.
     pub epochs: usize,
+    /// Each pass draws anew which trajectories share a mini-batch.
+    pub shuffle: bool,
+    /// How the number of trajectories is made divisible: `none`, `copy` or `delete`.
+    pub batch_adjust: BatchAdjust,
+    /// Trajectories with a response that was cut count in their group's statistics, and are not trained on.
+    pub skip_cut: bool,
     /// Score the rows again for the old log-probabilities instead of taking those they were sampled with.
     pub rescore: bool,
+    /// Weights for tokens that another policy sampled.
+    pub correction: CorrectionConfig,
     /// The objective's terms.
     pub loss: LossConfig,
 }
@@ -419,7 +448,11 @@ impl Default for Update {
             packed_tokens: 0,
             recompute: Recompute::Auto,
             epochs: 1,
+            shuffle: false,
+            batch_adjust: BatchAdjust::None,
+            skip_cut: false,
             rescore: false,
+            correction: CorrectionConfig::default(),
             loss: LossConfig::default(),
         }
     }

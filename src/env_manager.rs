@@ -365,6 +365,18 @@ pub fn tag_rules(name: &str, tag: &Tag) -> Result<TagRules, EnvManagerError> {
     })
 }
 
+/// The groups of each tag scaled to `target` in all: floors of the exact shares, and what is left one by one to the largest
+/// fractions, among equal ones to the larger number, then to the first.
+pub fn scale_groups(base: &[usize], target: usize) -> Vec<usize> {
+    let sum = base.iter().sum::<usize>().max(1);
+    let mut scaled: Vec<usize> = base.iter().map(|n| n * target / sum).collect();
+    let left = if base.iter().all(|n| *n == 0) { 0 } else { target - scaled.iter().sum::<usize>() };
+    let mut order: Vec<usize> = (0..base.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse((base[i] * target % sum, base[i], base.len() - i)));
+    order.iter().take(left).for_each(|&i| scaled[i] += 1);
+    scaled
+}
+
 /// Groups of each tag: those given, or an even split with the remainder to the first tags.
 fn split_groups(set: &EnvSet) -> Result<Vec<usize>, String> {
     let n_tags = set.tags.len();

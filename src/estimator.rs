@@ -1,11 +1,28 @@
 //! Advantages: how much better each trained token did than expected.
 //!
-//! Pure functions on host slices, one value a trained token. Tokens that the policy did not sample are absent, which is
-//! how the estimators treat masked ones: an advantage passes over them without decay.
+//! Pure functions on host slices in f64, one value a trained token. Tokens that the policy did not sample are absent, which is
+//! how the estimators treat masked ones: an advantage passes over them without decay. A trajectory is a chain of turns here;
+//! how it is cut into rows for the model is not known, so it reaches no advantage.
+//!
+//! An episode that ended, in its task or at a limit, earns nothing more: nothing is bootstrapped behind its last token.
+//!
+//! `values` holds the estimators over a value head, `returns` the one over discounted returns, `groups` those that compare the
+//! members of a group, `anchors` the one that also compares turns from equal states, `modifiers` what may follow any of them.
 
-use crate::statistics;
+use crate::reward::Placement;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+
+mod anchors;
+mod groups;
+mod modifiers;
+mod returns;
+mod values;
+
+pub use anchors::gigpo;
+pub use groups::{Baseline, Comparison, compare, compare_turns};
+pub use modifiers::{FilterLossScaling, SoftWeights, modify};
+pub use returns::{discounted, whiten};
+pub use values::{Bilevel, TurnEnd, bilevel_gae, gae};
 
 /// How advantages are estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,29 +31,88 @@ pub enum Estimator {
     /// Generalised advantage estimation over a value head (PPO).
     #[default]
     Gae,
+    /// The same over turns first, then over the tokens of each turn.
+    #[serde(alias = "bi_level_gae")]
+    BilevelGae,
     /// A trajectory's score relative to its group's.
     Grpo,
+    /// A trajectory's score less the mean of the others in its group.
+    Rloo,
+    /// Discounted returns, whitened over the batch.
+    ReinforcePlusPlus,
+    /// A trajectory's score less its group's mean, whitened over the batch.
+    ReinforcePlusPlusBaseline,
+    /// GRPO, and beside it each turn's return relative to the other turns from the same state.
+    Gigpo,
 }
 
-/// `[algorithm]`: the advantage estimator.
+impl Estimator {
+    /// All of them.
+    pub const ALL: [Estimator; 7] = [
+        Estimator::Gae,
+        Estimator::BilevelGae,
+        Estimator::Grpo,
+        Estimator::Rloo,
+        Estimator::ReinforcePlusPlus,
+        Estimator::ReinforcePlusPlusBaseline,
+        Estimator::Gigpo,
+    ];
+
+    /// Whether it reads a value head.
+    pub fn reads_values(self) -> bool {
+        matches!(self, Estimator::Gae | Estimator::BilevelGae)
+    }
+
+    /// Whether it compares the members of a group.
+    pub fn compares_groups(self) -> bool {
+        !self.reads_values() && self != Estimator::ReinforcePlusPlus
+    }
+}
+
+/// `[algorithm]`: the advantage estimator and what may follow it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlgorithmConfig {
-    /// `gae` (PPO; needs a value head) or `grpo`.
+    /// `gae` (PPO) and `bilevel_gae` need a value head; `grpo`, `rloo`, `reinforce_plus_plus_baseline` and `gigpo` compare the
+    /// members of a group; `reinforce_plus_plus` needs neither.
     pub estimator: Estimator,
-    /// Discount from one trained token to the next (`gae`).
+    /// Discount from one trained token to the next (`gae`, `bilevel_gae`, `reinforce_plus_plus`).
     pub gamma: f64,
-    /// Weight of longer returns: 0 looks one token ahead, 1 sums up to the end (`gae`).
+    /// Weight of longer returns: 0 looks one token (or turn) ahead, 1 sums up to the end (`gae`, `bilevel_gae`).
     pub lambda: f64,
-    /// Divide by the group's standard deviation (`grpo`); false is Dr. GRPO.
+    /// Discount from one turn to the next (`bilevel_gae`, `gigpo`, and group comparisons with `reward.placement = "turn"`).
+    pub turn_gamma: f64,
+    /// Divide by the standard deviation (`grpo`, `gigpo`); false is Dr. GRPO.
     pub norm_by_std: bool,
-    /// Added to the standard deviation before dividing (`grpo`).
+    /// Added to the standard deviation before dividing (`grpo`, `gigpo`).
     pub epsilon: f64,
+    /// Weight of the comparison of turns from equal states (`gigpo`).
+    pub step_weight: f64,
+    /// Scale each group's advantages by its standard deviation over the largest one of the batch.
+    pub soft_reweight: bool,
+    /// Scale advantages by the share of groups that the filter kept, or by its root.
+    pub filter_loss_scaling: FilterLossScaling,
+    /// Divide a trajectory's advantages by its trained tokens over their mean in the batch.
+    pub length_weight: bool,
+    /// Set all advantages to 0, so that only entropy, divergence and values are trained.
+    pub zero_task_advantage: bool,
 }
 
 impl Default for AlgorithmConfig {
     fn default() -> Self {
-        AlgorithmConfig { estimator: Estimator::Gae, gamma: 1.0, lambda: 1.0, norm_by_std: true, epsilon: 1e-6 }
+        AlgorithmConfig {
+            estimator: Estimator::Gae,
+            gamma: 1.0,
+            lambda: 1.0,
+            turn_gamma: 0.95,
+            norm_by_std: true,
+            epsilon: 1e-6,
+            step_weight: 1.0,
+            soft_reweight: false,
+            filter_loss_scaling: FilterLossScaling::None,
+            length_weight: false,
+            zero_task_advantage: false,
+        }
     }
 }
 
@@ -61,210 +137,142 @@ pub enum EstimatorError {
     },
 }
 
-/// One row of the training batch, as the estimators see it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
-    /// Trajectories of one group are compared with each other.
-    pub group: usize,
-    /// The trajectory that the row belongs to. Rows of one trajectory count once in the group's statistics.
-    pub trajectory: usize,
+/// One turn of a trajectory, as the estimators see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Turn {
     /// Trained tokens.
     pub n_tokens: usize,
-    /// What the row is trained on in all (after normalisation).
-    pub score: f64,
+    /// What the turn earned, penalties included, after normalisation.
+    pub reward: f64,
+    /// Hash of the environment's state before the turn.
+    pub state: u64,
 }
 
-/// Advantages of a batch, one value a trained token, rows in order.
+/// One trajectory, as the estimators see it: its tokens are those of its turns, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scored {
+    /// Trajectories of one group are compared with each other.
+    pub group: usize,
+    /// What the trajectory is trained on in all, after normalisation: the sum of its turns' rewards, if it has turns.
+    pub score: f64,
+    /// Its turns.
+    pub turns: Vec<Turn>,
+}
+
+impl Scored {
+    /// A trajectory whose tokens are one turn.
+    pub fn whole(group: usize, n_tokens: usize, score: f64) -> Scored {
+        Scored { group, score, turns: vec![Turn { n_tokens, reward: score, state: 0 }] }
+    }
+
+    /// Trained tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.turns.iter().map(|turn| turn.n_tokens).sum()
+    }
+
+    /// The turns that have trained tokens. What a turn without any earned goes to the one before it, or, if there is none, to
+    /// the one after it.
+    fn turns_with_tokens(&self) -> Vec<Turn> {
+        let mut turns: Vec<Turn> = Vec::with_capacity(self.turns.len());
+        let mut early = 0.0;
+        for turn in &self.turns {
+            match (turn.n_tokens, turns.last_mut()) {
+                (0, Some(last)) => last.reward += turn.reward,
+                (0, None) => early += turn.reward,
+                _ => turns.push(Turn { reward: turn.reward + std::mem::take(&mut early), ..*turn }),
+            }
+        }
+        turns
+    }
+}
+
+/// What advantages are estimated from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inputs<'a> {
+    /// The trajectories.
+    pub trajectories: &'a [Scored],
+    /// Whether a trajectory earns its score at its end, or each turn its reward at its own.
+    pub placement: Placement,
+    /// What each trained token earned beside (the divergence's part of the reward); empty: nothing.
+    pub extra: &'a [f64],
+    /// The value head's estimate for each trained token; empty unless the estimator reads it.
+    pub values: &'a [f32],
+}
+
+/// Advantages of a batch, one value a trained token, trajectories in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Advantages {
     /// How much better the token did than expected.
     pub advantage: Vec<f64>,
-    /// What the value head should predict; empty unless the estimator has one.
+    /// What the value head should predict; empty unless the estimator reads values.
     pub ret: Vec<f64>,
-    /// The standard deviation of each row's group, 1 for a group of one; empty unless the estimator compares groups.
+    /// The standard deviation of each trajectory's group, 1 for a group of one; empty unless the estimator compares groups.
     pub group_std: Vec<f64>,
     /// Groups of one trajectory, whose advantage is their raw score.
     pub n_singletons: usize,
+    /// States of a group that turns started from (`gigpo`).
+    pub n_anchors: usize,
+    /// Those that only one turn started from, which counts 0 there (`gigpo`).
+    pub n_lone_anchors: usize,
 }
 
-/// Advantages by the configured estimator.
+/// Advantages by the configured estimator, not modified yet (see [`modify`]).
 ///
-/// `rewards` (one value a trained token, see [`terminal_rewards`]) and `values` (the value head's) are read by `gae`,
-/// the rows' scores by `grpo`.
-///
-/// **Errors** if `gae` is asked for and an input has the wrong length or the batch has fewer than two trained tokens.
-pub fn estimate(
-    config: &AlgorithmConfig,
-    rows: &[Row],
-    rewards: &[f64],
-    values: &[f32],
-) -> Result<Advantages, EstimatorError> {
-    if config.estimator == Estimator::Grpo {
-        return Ok(grpo(rows, config.norm_by_std, config.epsilon));
-    }
-    let n_tokens = rows.iter().map(|row| row.n_tokens).sum();
-    for (what, found) in [("rewards", rewards.len()), ("values", values.len())] {
-        if found != n_tokens {
+/// **Errors** if an input that the estimator reads has the wrong length, or if it whitens and the batch has fewer than two
+/// trained tokens.
+pub fn estimate(config: &AlgorithmConfig, inputs: &Inputs<'_>) -> Result<Advantages, EstimatorError> {
+    let n_tokens = inputs.trajectories.iter().map(Scored::n_tokens).sum();
+    let reads_values = config.estimator.reads_values();
+    for (what, found, is_needed) in
+        [("extra", inputs.extra.len(), !inputs.extra.is_empty()), ("values", inputs.values.len(), reads_values)]
+    {
+        if is_needed && found != n_tokens {
             return Err(EstimatorError::Length { what, found, n_tokens });
         }
     }
-    let mut advantages = Advantages::default();
-    let mut start = 0;
-    for row in rows {
-        let tokens = start..start + row.n_tokens;
-        start = tokens.end;
-        let (advantage, ret) = gae(&rewards[tokens.clone()], &values[tokens], config.gamma, config.lambda);
-        advantages.advantage.extend(advantage);
-        advantages.ret.extend(ret);
+    let by_turn = inputs.placement == Placement::Turn;
+    let relative = |comparison| match by_turn {
+        true => compare_turns(inputs, comparison, config.turn_gamma),
+        false => compare(inputs, comparison),
+    };
+    let centred =
+        if config.norm_by_std { Comparison::Standardised { epsilon: config.epsilon } } else { Comparison::Centred };
+    let mut advantages = match config.estimator {
+        Estimator::Gae => values::by_tokens(inputs, config),
+        Estimator::BilevelGae => values::by_turns(inputs, config),
+        Estimator::Grpo => relative(centred),
+        Estimator::Rloo => relative(Comparison::LeaveOneOut),
+        Estimator::ReinforcePlusPlus => returns::of_tokens(inputs, config.gamma),
+        Estimator::ReinforcePlusPlusBaseline => relative(Comparison::Centred),
+        Estimator::Gigpo => gigpo(inputs, centred, config.step_weight, config.turn_gamma),
+    };
+    let whitens =
+        reads_values || matches!(config.estimator, Estimator::ReinforcePlusPlus | Estimator::ReinforcePlusPlusBaseline);
+    if whitens {
+        whiten(&mut advantages.advantage)?;
     }
-    whiten(&mut advantages.advantage)?;
     Ok(advantages)
 }
 
-/// Token rewards that hold each row's score on its last trained token and 0 elsewhere. The score of a row without
-/// trained tokens is lost.
-pub fn terminal_rewards(rows: &[Row]) -> Vec<f64> {
-    let mut rewards = Vec::new();
-    for row in rows {
-        rewards.resize(rewards.len() + row.n_tokens, 0.0);
-        if let (true, Some(last)) = (row.n_tokens > 0, rewards.last_mut()) {
-            *last = row.score;
+/// What each trained token earned: the trajectory's score on its last token, or each turn's reward on the turn's last, and
+/// what there is beside. The score of a trajectory without trained tokens is lost.
+pub fn token_rewards(inputs: &Inputs<'_>) -> Vec<f64> {
+    let mut rewards: Vec<f64> = Vec::new();
+    for trajectory in inputs.trajectories {
+        let start = rewards.len();
+        for turn in trajectory.turns_with_tokens() {
+            rewards.resize(rewards.len() + turn.n_tokens, 0.0);
+            if let (Placement::Turn, Some(last)) = (inputs.placement, rewards.last_mut()) {
+                *last = turn.reward;
+            }
+        }
+        if let (Placement::Trajectory, Some(last)) = (inputs.placement, rewards[start..].last_mut()) {
+            *last = trajectory.score;
         }
     }
+    rewards.iter_mut().zip(inputs.extra).for_each(|(reward, extra)| *reward += extra);
     rewards
 }
 
-/// Advantages and returns of one row's trained tokens by generalised advantage estimation, not whitened.
-///
-/// **Math** from the last token backwards: δ_t = r_t + γ V_{t+1} − V_t, A_t = δ_t + γ λ A_{t+1}, R_t = A_t + V_t, with
-/// V and A zero after the last. **Source** Schulman et al., arXiv:1506.02438, equation 16.
-///
-/// **Panics** if the lengths differ.
-pub fn gae<V: Copy + Into<f64>>(rewards: &[f64], values: &[V], gamma: f64, lambda: f64) -> (Vec<f64>, Vec<f64>) {
-    assert_eq!(rewards.len(), values.len(), "one value a reward");
-    let mut advantage = vec![0.0; rewards.len()];
-    let mut ret = vec![0.0; rewards.len()];
-    let (mut next_value, mut next_advantage) = (0.0, 0.0);
-    for t in (0..rewards.len()).rev() {
-        let value: f64 = values[t].into();
-        next_advantage = rewards[t] + gamma * next_value - value + gamma * lambda * next_advantage;
-        next_value = value;
-        advantage[t] = next_advantage;
-        ret[t] = next_advantage + value;
-    }
-    (advantage, ret)
-}
-
-/// Group-relative advantages: each row's score less its group's mean, over the group's standard deviation if
-/// `norm_by_std` (else Dr. GRPO), the same for all tokens of the row.
-///
-/// **Math** A_i = (s_i − mean) / (std + ε) with the unbiased std over the trajectories of the group. A group of one has
-/// mean 0 and std 1, so its advantage is its raw score. In a group of equal scores all advantages are exactly 0.
-///
-/// **Source** Shao et al., arXiv:2402.03300, section 4.1.2; Liu et al., arXiv:2503.20783 (Dr. GRPO).
-pub fn grpo(rows: &[Row], norm_by_std: bool, epsilon: f64) -> Advantages {
-    let mut seen = BTreeSet::new();
-    let mut scores: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-    for row in rows {
-        if seen.insert((row.group, row.trajectory)) {
-            scores.entry(row.group).or_default().push(row.score);
-        }
-    }
-    let statistics: BTreeMap<usize, (f64, f64)> = scores
-        .iter()
-        .map(|(&group, scores)| match scores.len() {
-            1 => (group, (0.0, 1.0)),
-            _ => (group, (statistics::mean(scores), statistics::sample_std(scores))),
-        })
-        .collect();
-    let mut advantages = Advantages {
-        n_singletons: scores.values().filter(|scores| scores.len() == 1).count(),
-        ..Advantages::default()
-    };
-    for row in rows {
-        let (mean, std) = statistics[&row.group];
-        let scale = if norm_by_std { std + epsilon } else { 1.0 };
-        let n_tokens = advantages.advantage.len() + row.n_tokens;
-        advantages.advantage.resize(n_tokens, (row.score - mean) / scale);
-        advantages.group_std.push(std);
-    }
-    advantages
-}
-
-/// Shifts and scales values to mean 0 and variance 1; returns their former mean and variance.
-///
-/// **Math** (x − mean) / sqrt(var + 1e-8), var with Bessel's correction.
-///
-/// **Errors** if there are fewer than two values.
-pub fn whiten(values: &mut [f64]) -> Result<(f64, f64), EstimatorError> {
-    const EPS: f64 = 1e-8;
-    if values.len() < 2 {
-        return Err(EstimatorError::TooFewTokens { n_tokens: values.len() });
-    }
-    let n = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / (n + EPS);
-    let var = values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / (n + EPS) * n / (n - 1.0);
-    let scale = 1.0 / (var + EPS).sqrt();
-    for value in values {
-        *value = (*value - mean) * scale;
-    }
-    Ok((mean, var))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ragen_models::random::Key;
-
-    fn row(group: usize, trajectory: usize, n_tokens: usize, score: f64) -> Row {
-        Row { group, trajectory, n_tokens, score }
-    }
-
-    #[test]
-    fn group_advantages_have_mean_zero() {
-        let key = Key::new(5);
-        let rows: Vec<Row> = (0..60).map(|i| row(i % 7, i, 1 + i % 3, 10.0 * key.normal(i as u64))).collect();
-        for norm_by_std in [true, false] {
-            let advantages = grpo(&rows, norm_by_std, 1e-6);
-            for group in 0..7 {
-                let mut start = 0;
-                let mut sum = 0.0;
-                for row in &rows {
-                    if row.group == group {
-                        sum += advantages.advantage[start];
-                    }
-                    start += row.n_tokens;
-                }
-                assert!(sum.abs() < 1e-12, "group {group} sums to {sum:e}");
-            }
-        }
-    }
-
-    #[test]
-    fn equal_scores_give_exactly_zero_and_a_group_of_one_its_score() {
-        let mut rows: Vec<Row> = (0..5).map(|i| row(0, i, 2, -0.1)).collect();
-        rows.push(row(1, 5, 1, -0.7));
-        rows.push(row(1, 5, 0, -0.7));
-        let advantages = grpo(&rows, true, 1e-6);
-        assert_eq!(advantages.advantage[..10], [0.0; 10]);
-        assert!((advantages.advantage[10] + 0.7).abs() < 1e-6);
-        assert_eq!((advantages.advantage.len(), advantages.n_singletons), (11, 1));
-    }
-
-    #[test]
-    fn the_configured_estimator_is_used() {
-        let rows = [row(0, 0, 2, 1.0), row(0, 1, 0, 0.0), row(0, 2, 1, 0.5)];
-        let rewards = terminal_rewards(&rows);
-        assert_eq!(rewards, [0.0, 1.0, 0.5]);
-        let config = AlgorithmConfig { gamma: 0.5, ..AlgorithmConfig::default() };
-        let advantages = estimate(&config, &rows, &rewards, &[0.0; 3]).unwrap();
-        assert_eq!(advantages.ret, [0.5, 1.0, 0.5]);
-        assert!((advantages.advantage.iter().sum::<f64>()).abs() < 1e-7);
-        let error = estimate(&config, &rows, &rewards, &[]).unwrap_err();
-        assert_eq!(error, EstimatorError::Length { what: "values", found: 0, n_tokens: 3 });
-        let error = estimate(&config, &rows[2..], &rewards[2..], &[0.0]).unwrap_err();
-        assert_eq!(error, EstimatorError::TooFewTokens { n_tokens: 1 });
-        let config = AlgorithmConfig { estimator: Estimator::Grpo, norm_by_std: false, ..config };
-        assert_eq!(estimate(&config, &rows, &[], &[]).unwrap().advantage, [0.5, 0.5, 0.0]);
-    }
-}
+mod tests;

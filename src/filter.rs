@@ -198,6 +198,12 @@ pub struct Filtered {
 }
 
 impl Filtered {
+    /// The same groups with every one of `n_rows` rows kept: what there would be without a filter.
+    pub fn without(&self, n_rows: usize) -> Filtered {
+        let groups = self.groups.iter().map(|group| Group { kept: true, ..group.clone() }).collect();
+        Filtered { rows: (0..n_rows).collect(), groups, metrics: Vec::new() }
+    }
+
     /// How many groups stay.
     pub fn n_kept(&self) -> usize {
         self.groups.iter().filter(|group| group.kept).count()

@@ -253,7 +253,7 @@ impl Plan {
                 precision: config.model.dtype,
                 lora: lora.clone(),
                 value_model: config.model.value_model && trains,
-                reference: config.update.loss.kl.coef != 0.0 && lora.is_none() && trains,
+                reference: config.needs_reference() && lora.is_none() && trains,
                 trains,
                 packed_tokens,
                 recompute,

@@ -20,6 +20,8 @@ mod combinations;
 pub mod keys;
 pub mod reference;
 
+pub use combinations::notices;
+
 /// The shipped configurations by name; the first is the default.
 pub const SHIPPED: [(&str, &str); 4] = [
     ("sokoban", include_str!("../configs/sokoban.toml")),

@@ -65,7 +65,7 @@ impl Trainer {
     pub fn run<P: Policy>(&mut self, policy: &mut P, journal: &mut dyn Journal<P>) -> Result<Summary, TrainError> {
         let mut summary = Summary { step: self.state.step, ..Summary::default() };
         if self.state.step == 0 {
-            if self.config.update.loss.kl.coef != 0.0 {
+            if self.config.needs_reference() {
                 policy.freeze_reference()?;
             }
             if self.config.val.before_train {
@@ -157,7 +157,8 @@ impl Trainer {
 
     /// One training step.
     pub fn step(&mut self, policy: &mut dyn Policy, step: u64) -> Result<StepReport, TrainError> {
-        let config = self.config.clone();
+        let mut config = self.config.clone();
+        self.state.kl.enter(&mut config);
         let (sampling, key) = (config.rollout.sampling, Key::new(config.run.seed));
         let mut seconds = Seconds::start();
         let (mut metrics, mut notices) = (Metrics::new(), Vec::new());
@@ -182,13 +183,13 @@ impl Trainer {
         let is_halted = alarms.iter().any(|alarm| alarm.action.intervenes());
         let prepared = match is_halted {
             true => batch::Prepared::default(),
-            false => batch::prepare(policy, &rollout.trajectories, &filtered.rows, &config)?,
+            false => batch::prepare(policy, &rollout.trajectories, &filtered, &config, key.named("update").with(step))?,
         };
         metrics.extend(prepared.metrics);
         seconds.lap("score");
 
         if !is_halted {
-            self.state.count_empty(prepared.batch.rows.is_empty(), &config, &mut metrics);
+            self.state.count_empty(prepared.batch.picked.is_empty(), &config, &mut metrics);
         }
         let analysis = &config.gradient_analysis;
         let is_analysed = analysis.is_due(step) && !is_halted;
@@ -198,8 +199,8 @@ impl Trainer {
             let found = gradients::analyse(policy, &prepared.batch, trajectories, groups, "grad_norm", &config, key)?;
             metrics.extend(found);
             if analysis.prefilter {
-                let all: Vec<usize> = (0..trajectories.len()).collect();
-                let batch = batch::prepare(policy, trajectories, &all, &config)?.batch;
+                let all = filtered.without(trajectories.len());
+                let batch = batch::prepare(policy, trajectories, &all, &config, key)?.batch;
                 let prefix = "grad_norm_prefilter";
                 metrics.extend(gradients::analyse(policy, &batch, trajectories, groups, prefix, &config, key)?);
             }
@@ -212,16 +213,21 @@ impl Trainer {
         ] {
             metrics.extend(is_on.then(|| (name.to_string(), 1.0)));
         }
-        if !prepared.batch.rows.is_empty() && !analysis.only && !exits {
+        if !prepared.batch.picked.is_empty() && !analysis.only && !exits {
             let lr = config.optim.schedule(config.run.steps).lr(step - 1);
-            metrics.extend(update(policy, &prepared.batch, &config.update, sampling.temperature, lr)?);
+            metrics.extend(update(policy, &prepared.batch, &config.update, sampling.temperature, lr, key)?);
+            let of_loss = metrics.get("policy/kl_loss").copied();
+            self.state.kl.adapt(&config, prepared.kl, of_loss, prepared.batch.picked.len());
+            if config.update.loss.kl.coef != 0.0 {
+                metrics.insert("policy/kl_coef".into(), config.update.loss.kl.coef);
+            }
         }
         alarms.extend(self.state.watch_update(step, &config, &mut metrics));
         notices.extend(alarms.iter().map(|alarm| alarm.text.clone()));
         // Going back comes before stopping.
         let alarm = alarms.into_iter().filter(|alarm| alarm.action.intervenes()).max_by_key(|alarm| alarm.action);
         seconds.lap("update");
-        let trained_tokens = prepared.batch.old_logp.len();
+        let trained_tokens = prepared.batch.trained_tokens();
         let advantages = prepared.advantages;
         let groups = filtered.groups;
         Ok(StepReport { step, metrics, notices, alarm, exits, seconds, trained_tokens, advantages, groups, rollout })

@@ -93,6 +93,8 @@ pub struct Played {
 pub struct Turn {
     /// What the environment showed.
     pub observation: String,
+    /// Hash of the environment's state then.
+    pub state_hash: u64,
     /// The row that it was played in.
     pub row: usize,
     /// The first turn that the policy saw when it responded, counted from 0; those before were left out.
@@ -305,6 +307,7 @@ impl Turn {
         json!({
             "observation": self.observation,
             "shown_from": self.shown_from,
+            "state_hash": format!("{:016x}", self.state_hash),
             "response": self.text,
             "prompt_tokens": [self.prompt.start, self.prompt.end],
             "response_tokens": [self.response.start, self.response.end],

@@ -8,7 +8,11 @@ use crate::config::Update as UpdateConfig;
 use crate::env_manager::metrics::Metrics;
 use crate::objective::{LossMetrics, Objective, ObjectiveError, Targets};
 use crate::policy::{Policy, PolicyError, Row, TokenValues};
+use ragen_models::random::Key;
+use std::collections::BTreeSet;
 use std::ops::Range;
+
+pub mod adjust;
 
 /// Why an update cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -28,10 +32,14 @@ pub struct Batch<'a> {
     pub rows: Vec<Row<'a>>,
     /// The episode of each row; rows of one lie next to each other and go into one mini-batch. Empty: each row is one.
     pub episodes: Vec<usize>,
+    /// The episodes trained on, by their places in the batch (see [`Batch::episode_rows`] and [`adjust`]).
+    pub picked: Vec<usize>,
     /// Log-probabilities that the tokens were sampled with.
     pub old_logp: Vec<f32>,
     /// Advantages.
     pub advantage: Vec<f64>,
+    /// What the policy's loss of each token counts; empty: 1.
+    pub weight: Vec<f64>,
     /// Returns; empty trains no value head.
     pub ret: Vec<f64>,
     /// The value head's estimates before the update; empty if `ret` is.
@@ -42,46 +50,98 @@ pub struct Batch<'a> {
     pub horizon_tokens: usize,
 }
 
+impl<'a> Batch<'a> {
+    /// The rows of each episode, in order.
+    pub fn episode_rows(&self) -> Vec<Range<usize>> {
+        let mut rows: Vec<Range<usize>> = Vec::new();
+        for row in 0..self.rows.len() {
+            match rows.last_mut() {
+                Some(last) if !self.episodes.is_empty() && self.episodes[row] == self.episodes[row - 1] => {
+                    last.end += 1;
+                }
+                _ => rows.push(row..row + 1),
+            }
+        }
+        rows
+    }
+
+    /// Trained tokens, counted once however often an episode is picked.
+    pub fn trained_tokens(&self) -> usize {
+        let rows = self.episode_rows();
+        let picked: BTreeSet<usize> = self.picked.iter().copied().collect();
+        picked.into_iter().flat_map(|place| rows[place].clone()).map(|row| self.rows[row].targets.len()).sum()
+    }
+
+    /// The batch of these episodes, by their places in `rows` (see [`Batch::episode_rows`]); one that is named twice is two.
+    pub fn gather(&self, picked: &[usize], rows: &[Range<usize>]) -> Batch<'a> {
+        let mut first_token = vec![0];
+        for row in &self.rows {
+            first_token.push(first_token[first_token.len() - 1] + row.targets.len());
+        }
+        let picked_again = (0..picked.len()).collect();
+        let mut part = Batch { picked: picked_again, horizon_tokens: self.horizon_tokens, ..Batch::default() };
+        for (episode, &place) in picked.iter().enumerate() {
+            let rows = rows[place].clone();
+            let tokens = first_token[rows.start]..first_token[rows.end];
+            part.episodes.resize(part.episodes.len() + rows.len(), episode);
+            part.rows.extend_from_slice(&self.rows[rows]);
+            extend(&mut part.old_logp, &self.old_logp, &tokens);
+            extend(&mut part.advantage, &self.advantage, &tokens);
+            extend(&mut part.weight, &self.weight, &tokens);
+            extend(&mut part.ret, &self.ret, &tokens);
+            extend(&mut part.old_value, &self.old_value, &tokens);
+            extend(&mut part.reference_logp, &self.reference_logp, &tokens);
+        }
+        part
+    }
+}
+
+/// Appends the tokens' values, if there are values.
+fn extend<T: Copy>(to: &mut Vec<T>, values: &[T], tokens: &Range<usize>) {
+    if !values.is_empty() {
+        to.extend_from_slice(&values[tokens.clone()]);
+    }
+}
+
 /// Updates the policy on a batch: `epochs` passes, one optimiser step a mini-batch, all at learning rate `lr`.
 ///
-/// An optimiser step whose gradient is not finite changes nothing and is counted in `update/skipped`.
-/// `update/first_ratio_max_error` is the largest distance of a ratio from 1 in the very first forward: 0 if the batch is
-/// the policy's own.
+/// With `shuffle` each pass draws from `key` which episodes share a mini-batch; within one they keep their order, in which the
+/// members of a group lie next to each other. An optimiser step whose gradient is not finite changes nothing and is counted in
+/// `update/skipped`. `update/first_ratio_max_error` is the largest distance of a ratio from 1 in the very first forward: 0 if the
+/// batch is the policy's own.
 pub fn update(
     policy: &mut dyn Policy,
     batch: &Batch<'_>,
     config: &UpdateConfig,
     temperature: f32,
     lr: f64,
+    key: Key,
 ) -> Result<Metrics, UpdateError> {
-    let lengths: Vec<usize> = batch.rows.iter().map(|row| row.targets.len()).collect();
-    let mut first_token = vec![0];
-    first_token.extend(lengths.iter().scan(0, |sum, n| {
-        *sum += n;
-        Some(*sum)
-    }));
-    // The first row of each episode, and the number of rows at the end.
-    let begins = |row: &usize| match &batch.episodes[..] {
-        [] => true,
-        episodes => *row == 0 || *row == batch.rows.len() || episodes[*row] != episodes[*row - 1],
-    };
-    let first_row: Vec<usize> = (0..=batch.rows.len()).filter(begins).collect();
+    let episode_rows = batch.episode_rows();
     let (mut parts, mut norms, mut skipped) = (Vec::new(), Vec::new(), 0u32);
-    for _ in 0..config.epochs {
-        for episodes in split_evenly(first_row.len() - 1, config.mini_batch, config.mini_batches) {
-            let rows = first_row[episodes.start]..first_row[episodes.end];
-            let tokens = first_token[rows.start]..first_token[rows.end];
+    for epoch in 0..config.epochs {
+        let mut order = batch.picked.clone();
+        if config.shuffle {
+            let permutation = key.named("shuffle").with(epoch as u64).permutation(order.len());
+            order = permutation.into_iter().map(|i| order[i]).collect();
+        }
+        for episodes in split_evenly(order.len(), config.mini_batch, config.mini_batches) {
+            let mut picked = order[episodes].to_vec();
+            picked.sort_unstable();
+            let mini = batch.gather(&picked, &episode_rows);
+            let lengths: Vec<usize> = mini.rows.iter().map(|row| row.targets.len()).collect();
             let targets = Targets {
-                lengths: &lengths[rows.clone()],
-                episodes: if batch.episodes.is_empty() { &[] } else { &batch.episodes[rows.clone()] },
-                old_logp: &batch.old_logp[tokens.clone()],
-                advantage: &batch.advantage[tokens.clone()],
-                ret: part(&batch.ret, &tokens),
-                old_value: part(&batch.old_value, &tokens),
-                reference_logp: part(&batch.reference_logp, &tokens),
+                lengths: &lengths,
+                episodes: &mini.episodes,
+                old_logp: &mini.old_logp,
+                advantage: &mini.advantage,
+                weight: &mini.weight,
+                ret: &mini.ret,
+                old_value: &mini.old_value,
+                reference_logp: &mini.reference_logp,
             };
             let objective = Objective::new(&config.loss, targets, batch.horizon_tokens)?;
-            let loss = accumulate(policy, &batch.rows[rows], &objective, config, temperature)?;
+            let loss = accumulate(policy, &mini.rows, &objective, config, temperature)?;
             let step = policy.update(lr)?;
             skipped += u32::from(step.skipped);
             norms.push(step.grad_norm);
@@ -117,10 +177,6 @@ pub fn accumulate(
         policy.accumulate(&rows[micro.clone()], temperature, &mut seeds)?;
     }
     Ok(loss)
-}
-
-fn part<'a, T>(values: &'a [T], tokens: &Range<usize>) -> &'a [T] {
-    if values.is_empty() { values } else { &values[tokens.clone()] }
 }
 
 /// `0..n` in consecutive ranges whose lengths differ by at most one: `count` of them, or, if that is 0, as few as hold at

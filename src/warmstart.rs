@@ -133,7 +133,7 @@ impl Demonstrations {
             if response.len() > context.response_tokens || !context.has_room(start + prompt.tokens.len()) {
                 break;
             }
-            let observation = episode.observation();
+            let (observation, state_hash) = (episode.observation(), episode.env().state_hash());
             let read = trajectory.push_prompt(&prompt.tokens, prompt.starts_row);
             let row = trajectory.last_row();
             let place = row.push_response(&response, &vec![0.0; response.len()], &[]);
@@ -144,6 +144,7 @@ impl Demonstrations {
             let played = played.map_err(|source| WarmstartError::Env { tag: episode.rules.name.clone(), source })?;
             trajectory.turns.push(Turn {
                 observation,
+                state_hash,
                 row: trajectory.rows.len() - 1,
                 shown_from: prompt.shown_from,
                 prompt: read,

@@ -2,9 +2,12 @@
 
 mod stage;
 
-use ragen::config::{Config, ContextMode, Window};
-use ragen::estimator::Estimator;
+use ragen::config::{BatchAdjust, Config, ContextMode, Window};
+use ragen::estimator::{Estimator, FilterLossScaling};
+use ragen::objective::correction::Correction;
+use ragen::objective::{KlKind, PolicyLoss};
 use ragen::policy::tabular::Tabular;
+use ragen::reward::Placement;
 use ragen::train::{Stopped, Summary, Trainer};
 use ragen::warmstart::warmstart;
 use ragen_envs::Mode;
@@ -184,6 +187,119 @@ fn a_step_is_filled_with_groups_that_have_a_spread() {
         }
         assert!(trajectories.iter().all(|t| t["kept"] == false || t["group_reward_std"].as_f64() > Some(0.0)));
         played += n_groups;
+    }
+}
+
+fn of(estimator: Estimator) -> Tabular {
+    let mut policy = Tabular::new(only(&WAYS));
+    policy.value = estimator.reads_values();
+    policy
+}
+
+/// Each estimator by each placement of the reward that it takes.
+fn credited() -> impl Iterator<Item = (Estimator, Placement)> {
+    let all = Estimator::ALL.into_iter().flat_map(|e| [Placement::Trajectory, Placement::Turn].map(|p| (e, p)));
+    all.filter(|pair| *pair != (Estimator::Gigpo, Placement::Turn))
+}
+
+#[test]
+fn two_doors_are_learned_by_every_estimator() {
+    for (estimator, placement) in credited() {
+        let mut config = doors_config(estimator);
+        config.reward.placement = placement;
+        let mut policy = of(estimator);
+        let (journal, summary) = train(&mut doors(&config), &mut policy);
+        let (before, after) = (summary.before.unwrap().success(), summary.after.unwrap().success());
+        assert!(before < 0.05 && after > 0.9, "{estimator:?} {placement:?}: {before} -> {after}");
+        if estimator == Estimator::Gigpo {
+            // 4 levels, each entered by all; behind the first door few stand at first, and alone.
+            let anchors: Vec<f64> = journal.metrics.iter().map(|m| m["batch/anchors"]).collect();
+            assert!(anchors.iter().all(|n| (4.0..=8.0).contains(n)) && anchors[40] == 8.0, "{anchors:?}");
+            assert!(journal.metrics.iter().all(|m| m["batch/lone_anchors"] <= 4.0));
+        }
+    }
+}
+
+#[test]
+fn two_doors_are_learned_by_every_objective() {
+    for policy_loss in [PolicyLoss::Ppo, PolicyLoss::Gspo, PolicyLoss::Cispo] {
+        let mut config = doors_config(Estimator::Grpo);
+        config.update.loss.policy = policy_loss;
+        (config.update.epochs, config.update.mini_batches, config.update.shuffle) = (2, 2, true);
+        config.optim.lr = 8.0;
+        let (journal, summary) = train(&mut doors(&config), &mut of(Estimator::Grpo));
+        let after = summary.after.unwrap().success();
+        assert!(after > 0.9, "{policy_loss:?}: {after}");
+        assert!(journal.metrics.iter().any(|m| m["policy/pg_clipfrac"] > 0.0), "{policy_loss:?} never clips");
+        assert!(journal.metrics.iter().all(|m| m["update/optimiser_steps"] == 4.0));
+    }
+}
+
+/// The lines of ten steps, those from the sixth on as a run resumed after five wrote them, and its metrics.
+fn resumed(config: &Config, forget: impl Fn(&mut ragen::train::TrainState)) -> (Memory<Tabular>, Vec<String>) {
+    let (whole, _) = train(&mut doors(config), &mut of(config.algorithm.estimator));
+    assert_eq!(whole.lines.len(), 10);
+    let (mut policy, mut state) = whole.checkpoints[&5].clone();
+    forget(&mut state);
+    let mut trainer = doors(config);
+    trainer.resume(serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap());
+    let (rest, _) = train(&mut trainer, &mut policy);
+    (whole, rest.lines)
+}
+
+fn ten_steps(estimator: Estimator) -> Config {
+    let mut config = doors_config(estimator);
+    (config.run.steps, config.checkpoint.every) = (10, 5);
+    (config.val.every, config.val.before_train) = (0, false);
+    config.optim.lr = 5.0;
+    config
+}
+
+#[test]
+fn five_steps_and_five_are_ten_by_every_estimator() {
+    for (estimator, placement) in credited() {
+        let mut config = ten_steps(estimator);
+        config.reward.placement = placement;
+        (config.update.epochs, config.update.mini_batches, config.update.shuffle) = (2, 3, true);
+        config.filter.value = 0.9;
+        config.algorithm.filter_loss_scaling = FilterLossScaling::Sqrt;
+        config.algorithm.soft_reweight = estimator.compares_groups();
+        config.algorithm.length_weight = true;
+        let (whole, rest) = resumed(&config, |_| {});
+        assert_eq!(rest, whole.lines[5..], "{estimator:?} {placement:?}");
+        assert!(whole.metrics.iter().all(|m| m.values().all(|x| x.is_finite())));
+    }
+}
+
+#[test]
+fn five_steps_and_five_are_ten_with_every_option_and_adapted_coefficients() {
+    for estimator in [Estimator::Gae, Estimator::Grpo] {
+        let mut config = ten_steps(estimator);
+        let kl = &mut config.reward.kl;
+        (kl.coef, kl.target, kl.horizon) = (0.05, 0.02, 300.0);
+        let kl = &mut config.update.loss.kl;
+        (kl.coef, kl.kind, kl.target, kl.horizon) = (0.05, KlKind::Unbiased, 0.02, 300.0);
+        (config.update.mini_batches, config.update.mini_batch) = (0, 24);
+        (config.update.batch_adjust, config.update.shuffle) = (BatchAdjust::Copy, true);
+        config.update.rescore = true;
+        config.update.correction.kind = Correction::Tis;
+        config.reward.overlong_buffer_tokens = 1;
+        let (whole, rest) = resumed(&config, |_| {});
+        assert_eq!(rest, whole.lines[5..], "{estimator:?}");
+        let of = |key: &str| whole.metrics.iter().map(|m| m[key]).collect::<Vec<f64>>();
+        // It costs less as long as it is below the target, and more above.
+        for (coef, kl) in [("batch/reward_kl_coef", "batch/reward_kl"), ("policy/kl_coef", "policy/kl_loss")] {
+            let (coef, kl) = (of(coef), of(kl));
+            assert_eq!(coef[0], 0.05);
+            assert!((0..9).all(|i| (coef[i + 1] > coef[i]) == (kl[i] > 0.02)), "{coef:?} {kl:?}");
+            assert!(kl.iter().any(|kl| *kl > 0.02) && kl[0] < 0.02, "{kl:?}");
+        }
+        // 128 trajectories become 144, a multiple of 16 groups and of 24.
+        assert_eq!((of("batch/copied")[0], of("update/optimiser_steps")[0]), (16.0, 6.0));
+        assert_eq!(of("batch/sampling_ratio_max"), [1.0; 10], "it trains what it sampled");
+        // The state matters: without the coefficients it would be another run.
+        let (_, rest) = resumed(&config, |state| state.kl = Default::default());
+        assert_ne!(rest, whole.lines[5..]);
     }
 }
 

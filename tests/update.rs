@@ -71,6 +71,7 @@ fn gradients_do_not_depend_on_micro_batches() {
             episodes: &[],
             old_logp: &old_logp,
             advantage: &advantage,
+            weight: &[],
             ret: &ret,
             old_value: &old_value,
             reference_logp: &reference_logp,

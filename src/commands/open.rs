@@ -6,7 +6,6 @@
 use super::{Failure, engines};
 use ragen::config::{Config, Optim};
 use ragen::context_manager::ContextManager;
-use ragen::estimator::Estimator;
 use ragen::plan::{self, Machine, Plan};
 use ragen::policy::model::Model;
 use ragen::run::{self, RunDir, Saved, StateToSave};
@@ -376,9 +375,9 @@ fn adapters_of(
     Ok(Some((lora, params)))
 }
 
-/// GAE reads values, so it brings its head with it, unless a model of its own gives them.
+/// An estimator that reads values brings a head with it, unless a model of its own gives them.
 fn needs_value_head(config: &Config) -> bool {
-    config.model.value_head || (config.algorithm.estimator == Estimator::Gae && !config.model.value_model)
+    config.model.value_head || (config.algorithm.estimator.reads_values() && !config.model.value_model)
 }
 
 fn adamw(optim: &Optim) -> AdamWSettings {
@@ -512,8 +511,8 @@ fn take_up(config: &Config, policy: &mut Model, mut saved: Saved) -> Result<Trai
     }
     let state: TrainState = serde_json::from_value(saved.state.value["train"].clone())
         .map_err(|e| broken(&format!("trainer.state cannot be read: {e}")))?;
-    if config.update.loss.kl.coef != 0.0 && !policy.has_reference() {
-        return Err(broken("update.loss.kl.coef needs the reference, which this checkpoint lacks"));
+    if config.needs_reference() && !policy.has_reference() {
+        return Err(broken("update.loss.kl.coef and reward.kl.coef need the reference, which this checkpoint lacks"));
     }
     Ok(state)
 }

@@ -34,6 +34,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let mut progress =
         Progress::new(common.quiet, config.run.steps, resumed.as_ref().map_or(0, |(_, saved)| saved.step), 1);
     progress.say(&plan.line());
+    settings::notices(&config).iter().for_each(|notice| progress.say(&format!("note: {notice}")));
     let (opened, state, resumed) = match resumed {
         Some((run, saved)) => {
             let step = saved.step;

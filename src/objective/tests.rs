@@ -1,3 +1,4 @@
+use super::divergence::MAX_K3;
 use super::*;
 use ragen_models::random::Key;
 
@@ -21,15 +22,19 @@ fn derivatives_agree_with_finite_differences() {
     for i in 0..3000 {
         let key = key.with(i);
         let (logp, old, advantage) = (off_grid(key, 0, 2.0), off_grid(key, 1, 2.0) - 0.0004, off_grid(key, 2, 3.0));
-        let term = policy_term(&config, logp, old, advantage);
-        let loss = |logp| policy_term(&config, logp, old, advantage).loss;
+        let of = |logp| ppo_term(&config, Ratio::of(logp, old), advantage);
+        let (term, loss) = (of(logp), |logp| of(logp).loss);
         near(term.dlogp, loss(logp - STEP), loss(logp + STEP), "policy loss");
         n_clipped += usize::from(term.is_clipped);
         n_lower += usize::from(term.is_clipped_lower);
+        // The weight of CISPO is no part of what is differentiated.
+        let weight = Ratio::of(logp, old);
+        let loss = |logp| cispo_term(&config, weight, logp, advantage).loss;
+        near(cispo_term(&config, weight, logp, advantage).dlogp, loss(logp - STEP), loss(logp + STEP), "CISPO");
 
-        for kind in [KlKind::K1, KlKind::K2, KlKind::K3, KlKind::Abs] {
-            let (_, slope) = kind.estimate(logp, old);
-            near(slope, kind.estimate(logp - STEP, old).0, kind.estimate(logp + STEP, old).0, "KL");
+        for kind in [KlKind::K1, KlKind::K2, KlKind::K3, KlKind::Abs, KlKind::Unbiased] {
+            let of = |logp: f64| kind.estimate_at(Ratio::of(logp, advantage).value, logp, old);
+            near(of(logp).1, of(logp - STEP).0, of(logp + STEP).0, "KL");
         }
 
         let (value, old_value, ret) = (logp, old, advantage + 0.0009);
@@ -50,9 +55,13 @@ fn far_from_the_reference_k3_is_flat() {
 fn at_ratio_one_the_seed_is_exactly_the_advantage() {
     for advantage in [-3.7, -0.1, 0.0, 0.3, 1e6] {
         let logp = f64::from(-1.234f32);
-        let term = policy_term(&LossConfig::default(), logp, logp, advantage);
-        assert_eq!((term.ratio, term.loss, term.dlogp), (1.0, -advantage, -advantage));
-        assert!(!term.is_clipped && !term.is_clipped_lower);
+        let ratio = Ratio::of(logp, logp);
+        let config = LossConfig::default();
+        for term in [ppo_term(&config, ratio, advantage), gspo_term(&config, ratio, advantage)] {
+            assert_eq!((ratio.value, term.loss, term.dlogp), (1.0, -advantage, -advantage));
+            assert!(!term.is_clipped && !term.is_clipped_lower);
+        }
+        assert_eq!(cispo_term(&config, ratio, logp, advantage).dlogp, -advantage);
     }
 }
 
@@ -61,6 +70,7 @@ struct Batch {
     lengths: Vec<usize>,
     old_logp: Vec<f32>,
     advantage: Vec<f64>,
+    weight: Vec<f64>,
     ret: Vec<f64>,
     old_value: Vec<f32>,
     reference_logp: Vec<f32>,
@@ -78,6 +88,7 @@ impl Batch {
             lengths,
             old_logp: single(draw("old", 0.5)),
             advantage: draw("advantage", 1.0),
+            weight: draw("weight", 1.0).into_iter().map(f64::abs).collect(),
             ret: draw("ret", 1.0),
             old_value: single(draw("old value", 1.0)),
             reference_logp: single(draw("reference", 0.5)),
@@ -95,6 +106,7 @@ impl Batch {
             lengths: &self.lengths,
             old_logp: &self.old_logp,
             advantage: &self.advantage,
+            weight: &self.weight,
             ret: &self.ret,
             old_value: &self.old_value,
             reference_logp: &self.reference_logp,
@@ -133,21 +145,26 @@ const AVERAGES: [LossAverage; 4] = [
     LossAverage::SeqMeanTokenSumNorm,
 ];
 
+const LOSSES: [PolicyLoss; 3] = [PolicyLoss::Ppo, PolicyLoss::Gspo, PolicyLoss::Cispo];
+
 fn config(average: LossAverage) -> LossConfig {
-    LossConfig { average, entropy_coef: 0.01, kl: KlConfig { coef: 0.1, kind: KlKind::K3 }, ..LossConfig::default() }
+    LossConfig {
+        average,
+        entropy_coef: 0.01,
+        kl: KlConfig { coef: 0.1, ..KlConfig::default() },
+        ..LossConfig::default()
+    }
 }
 
 #[test]
 fn loss_and_seeds_do_not_depend_on_the_split_in_any_bit() {
     let batch = Batch::new();
-    for average in AVERAGES {
-        let whole = batch.evaluate(&config(average), 8);
+    for (average, policy) in AVERAGES.into_iter().flat_map(|a| LOSSES.map(|p| (a, p))) {
+        let config = LossConfig { policy, ..config(average) };
+        let whole = batch.evaluate(&config, 8);
         for rows_at_once in [1, 2, 3, 4] {
-            assert_eq!(
-                batch.evaluate(&config(average), rows_at_once),
-                whole,
-                "{average:?}, {rows_at_once} rows at once"
-            );
+            let parts = batch.evaluate(&config, rows_at_once);
+            assert_eq!(parts, whole, "{average:?}, {policy:?}, {rows_at_once} rows at once");
         }
     }
 }
@@ -260,4 +277,84 @@ fn rows_of_an_episode_count_as_one() {
     let targets =
         Targets { lengths: &[1, 1], episodes: &[0], old_logp: &[0.0; 2], advantage: &[0.0; 2], ..Targets::default() };
     assert!(Objective::new(&LossConfig::default(), targets, 1).unwrap_err().to_string().contains("episodes"));
+}
+
+/// A row's ratio moves with each of its tokens; with one advantage a row, the seeds are the derivatives of the whole loss.
+#[test]
+fn the_ratio_of_a_row_moves_with_all_of_its_tokens() {
+    let mut batch = Batch::new();
+    batch.weight = Vec::new();
+    let mut start = 0;
+    for &length in &batch.lengths {
+        let advantage = batch.advantage.get(start).copied().unwrap_or_default();
+        batch.advantage[start..start + length].fill(advantage);
+        start += length;
+    }
+    for average in AVERAGES {
+        let config = LossConfig { policy: PolicyLoss::Gspo, clip_low: 0.05, clip_high: 0.05, ..config(average) };
+        let objective = batch.objective(&config);
+        let loss = |now: &TokenValues| {
+            let mut metrics = LossMetrics::default();
+            objective.evaluate(0..batch.lengths.len(), now, &mut metrics);
+            metrics.loss
+        };
+        let mut metrics = LossMetrics::default();
+        let seeds = objective.evaluate(0..batch.lengths.len(), &batch.now, &mut metrics);
+        assert!(metrics.clip_fraction > 0.1 && metrics.clip_fraction < 0.9, "{}", metrics.clip_fraction);
+        for t in 0..batch.now.logp.len() {
+            let mut moved = [batch.now.clone(), batch.now.clone()];
+            moved[0].logp[t] -= 1e-3;
+            moved[1].logp[t] += 1e-3;
+            let step = f64::from(moved[1].logp[t]) - f64::from(moved[0].logp[t]);
+            let numeric = (loss(&moved[1]) - loss(&moved[0])) / step;
+            assert!(
+                (f64::from(seeds.logp[t]) - numeric).abs() < 3e-6,
+                "{average:?} token {t}: {} {numeric}",
+                seeds.logp[t]
+            );
+        }
+    }
+}
+
+#[test]
+fn a_ratio_of_ten_is_capped_where_the_advantage_is_negative() {
+    let config = LossConfig::default();
+    let ratio = Ratio::of(10f64.ln(), 0.0);
+    let term = ppo_term(&config, ratio, -2.0);
+    assert!((term.loss - 6.0).abs() < 1e-12 && term.dlogp == 0.0 && term.is_clipped_lower, "{term:?}");
+    let uncapped = LossConfig { clip_dual: 1e9, ..config };
+    assert!((ppo_term(&uncapped, ratio, -2.0).loss - 20.0).abs() < 1e-12);
+    // CISPO weighs it no more than 1 + high, and still moves.
+    assert!((cispo_term(&uncapped, ratio, -1.0, -2.0).dlogp - 2.0 * 1.28).abs() < 1e-12);
+}
+
+#[test]
+fn weights_for_another_sampler_are_cut_or_masked() {
+    use correction::{Correction, CorrectionConfig, CorrectionLevel, weights};
+    let log = |ratios: &[f64]| ratios.iter().map(|r| r.ln() as f32).collect::<Vec<f32>>();
+    let scored = log(&[1.0, 3.0, 0.25, 1.5, 1.5]);
+    let sampled = [0.0; 5];
+    let of = |kind, level| weights(&CorrectionConfig { kind, level, cap: 2.0 }, &[3, 0, 2], &sampled, &scored);
+    let near = |got: &[f64], want: &[f64]| {
+        assert!(got.len() == want.len() && got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-6), "{got:?} {want:?}");
+    };
+    let tis = of(Correction::Tis, CorrectionLevel::Token);
+    near(&tis.weight, &[1.0, 2.0, 0.25, 1.5, 1.5]);
+    near(&[tis.mean_ratio, tis.max_ratio, tis.limited], &[7.25 / 5.0, 3.0, 0.2]);
+    near(&[tis.kl], &[-(0.75f64.ln() + 2.25f64.ln()) / 5.0]);
+    near(&of(Correction::Mis, CorrectionLevel::Token).weight, &[1.0, 0.0, 0.0, 1.5, 1.5]);
+    near(&of(Correction::Tis, CorrectionLevel::Sequence).weight, &[0.75, 0.75, 0.75, 2.0, 2.0]);
+    near(&of(Correction::Mis, CorrectionLevel::Sequence).weight, &[0.75, 0.75, 0.75, 0.0, 0.0]);
+    near(&of(Correction::None, CorrectionLevel::Token).weight, &[1.0; 5]);
+    // The policy's own samples weigh exactly 1.
+    assert_eq!(weights(&CorrectionConfig::default(), &[5], &scored, &scored).mean_ratio, 1.0);
+}
+
+#[test]
+fn the_coefficient_is_adapted_towards_its_target() {
+    let control = (0.1, 100.0);
+    assert_eq!(adapt(0.5, control, 0.1, 50), 0.5);
+    assert!((adapt(0.5, control, 0.11, 50) - 0.5 * (1.0 + 0.1 * 0.5)).abs() < 1e-12);
+    assert!((adapt(0.5, control, 7.0, 50) - 0.55).abs() < 1e-12 && (adapt(0.5, control, 0.0, 50) - 0.45).abs() < 1e-12);
+    assert_eq!((adapt(0.5, (0.0, 100.0), 7.0, 50), adapt(0.5, control, f64::NAN, 50)), (0.5, 0.5));
 }

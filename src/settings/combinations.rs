@@ -1,9 +1,12 @@
 //! Combinations of keys that cannot work, each value alone being fine.
 
 use super::Problem;
-use crate::config::{Config, ContextMode, EnvSet, History, Window};
+use crate::config::{BatchAdjust, Config, ContextMode, EnvSet, History, Window};
 use crate::estimator::Estimator;
 use crate::guards::{Action, Guard};
+use crate::objective::correction::Correction;
+use crate::objective::{KlKind, PolicyLoss};
+use crate::reward::Placement;
 use ragen_envs::EnvError;
 use ragen_models::device::Device;
 use ragen_models::lora;
@@ -19,6 +22,8 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     rollout(&mut found, config);
     update(&mut found, config);
     guards(&mut found, config);
+    credit(&mut found, config);
+    divergence(&mut found, config);
     run_name(&mut found, &config.run.name);
     device(&mut found, &config.run.device);
     found.0
@@ -123,8 +128,8 @@ fn values_and_adapters(found: &mut Found, config: &Config) {
     if model.value_model && model.value_head {
         found.add("model.value_model", "model.value_head is on too: values come from one of the two");
     }
-    if model.value_model && config.algorithm.estimator != Estimator::Gae {
-        found.add("model.value_model", "is on, but only algorithm.estimator = \"gae\" reads values");
+    if model.value_model && !config.algorithm.estimator.reads_values() {
+        found.add("model.value_model", "is on, but only algorithm.estimator = \"gae\" and \"bilevel_gae\" read values");
     }
     let known = lora::Module::ALL.map(|module| module.name());
     for name in model.lora.targets.iter().filter(|name| !known.contains(&name.as_str())) {
@@ -165,11 +170,10 @@ fn rollout(found: &mut Found, config: &Config) {
 
 fn update(found: &mut Found, config: &Config) {
     let alone = config.env.train.group_size == 1;
-    if config.algorithm.estimator == Estimator::Grpo && alone {
-        found.add(
-            "env.train.group_size",
-            "is 1, but algorithm.estimator = \"grpo\" compares the members of a group: at least 2",
-        );
+    if config.algorithm.estimator.compares_groups() && alone {
+        let name = serde_json::to_string(&config.algorithm.estimator).unwrap_or_default();
+        let text = format!("is 1, but algorithm.estimator = {name} compares the members of a group: at least 2");
+        found.add("env.train.group_size", text);
     }
     let filter = &config.filter;
     if !filter.passes_all() && alone && filter.metric.is_spread() {
@@ -217,6 +221,64 @@ fn guards(found: &mut Found, config: &Config) {
             );
         }
     }
+}
+
+fn credit(found: &mut Found, config: &Config) {
+    let (algorithm, estimator) = (&config.algorithm, config.algorithm.estimator);
+    if algorithm.soft_reweight && !estimator.compares_groups() {
+        found.add("algorithm.soft_reweight", "is on, but this algorithm.estimator has no group statistics to weigh by");
+    }
+    if estimator == Estimator::Gigpo && config.reward.placement == Placement::Turn {
+        let text =
+            "is \"turn\", but algorithm.estimator = \"gigpo\" credits turns by itself: leave it at \"trajectory\"";
+        found.add("reward.placement", text);
+    }
+    if config.reward.overlong_buffer_tokens > config.rollout.response_tokens {
+        let text = format!("is more than rollout.response_tokens, which is {}", config.rollout.response_tokens);
+        found.add("reward.overlong_buffer_tokens", text);
+    }
+    let update = &config.update;
+    if update.correction.kind != Correction::None && !update.rescore {
+        let text = "compares what tokens were sampled with to what they score: set update.rescore = true";
+        found.add("update.correction.kind", text);
+    }
+    if update.batch_adjust != BatchAdjust::None && update.mini_batches > 0 {
+        found.add("update.batch_adjust", "goes by update.mini_batch, so update.mini_batches must be 0");
+    }
+}
+
+fn divergence(found: &mut Found, config: &Config) {
+    let (reward, loss) = (&config.reward.kl, &config.update.loss.kl);
+    for (path, target, coef) in [("reward.kl", reward.target, reward.coef), ("update.loss.kl", loss.target, loss.coef)]
+    {
+        if target > 0.0 && coef == 0.0 {
+            found.add(&format!("{path}.target"), format!("adapts {path}.coef, which is 0 and would stay so"));
+        }
+    }
+    if reward.kind == KlKind::Unbiased {
+        found.add("reward.kl.kind", "\"unbiased\" is a loss; in the reward \"k1\" is unbiased");
+    }
+}
+
+/// What is possible but seldom meant, a line each.
+pub fn notices(config: &Config) -> Vec<String> {
+    let (reward, loss) = (&config.reward.kl, &config.update.loss);
+    let mut notices = Vec::new();
+    if loss.kl.coef != 0.0 && loss.kl.kind == KlKind::K1 {
+        notices.push(
+            "update.loss.kl.kind = \"k1\" pulls nowhere on average; \"unbiased\", \"k2\" and \"k3\" pull towards the reference".into(),
+        );
+    }
+    if reward.coef != 0.0 && reward.kind != KlKind::K1 {
+        notices.push("reward.kl.kind is not \"k1\", the one whose gradient is right in the reward".into());
+    }
+    if loss.policy == PolicyLoss::Gspo && loss.clip_high.min(loss.clip_low) > 0.05 {
+        let (low, high) = (loss.clip_low, loss.clip_high);
+        notices.push(format!(
+            "update.loss.clip_low = {low} and clip_high = {high} hardly ever clip a row's ratio; gspo uses about 3e-4"
+        ));
+    }
+    notices
 }
 
 fn device(found: &mut Found, device: &str) {

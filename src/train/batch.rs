@@ -1,19 +1,24 @@
 //! From a rollout to what the filter reads and the update trains on.
 
-use crate::config::Config;
+use crate::config::{BatchAdjust, Config};
 use crate::env_manager::metrics::Metrics;
-use crate::estimator::{Estimator, EstimatorError, Row as Scored, estimate, terminal_rewards};
-use crate::filter::Measurement;
+use crate::estimator::{Advantages, Estimator, EstimatorError, Inputs, Scored, SoftWeights, Turn, estimate, modify};
+use crate::filter::{Filtered, Measurement};
+use crate::objective::correction::{self, Correction};
 use crate::policy::{Policy, PolicyError, Row, TokenValues, Weights};
-use crate::reward::normalise;
+use crate::reward::{is_cut, normalise, overlong, penalties, turn_scores};
 use crate::trajectory::Trajectory;
+use crate::update::adjust::{adjust, divisor};
 use crate::update::{Batch, micro_batches};
+use ragen_models::random::Key;
 
 /// A batch, and what it is made of.
 #[derive(Debug, Default)]
 pub struct Prepared<'a> {
-    /// What is trained on; no rows if there is nothing to train on.
+    /// What is trained on; nothing is picked if there is nothing to train on.
     pub batch: Batch<'a>,
+    /// The mean divergence from the reference, where it is a part of the reward.
+    pub kl: Option<f64>,
     /// `batch/…` metrics.
     pub metrics: Metrics,
     /// For each trajectory kept its index in the rollout and the mean advantage of its tokens.
@@ -62,82 +67,178 @@ pub fn measurements(trajectories: &[Trajectory], entropy: &[f64]) -> Vec<Measure
 
 /// Old log-probabilities, reference, values and advantages of the trajectories that were kept.
 ///
-/// Scores are normalised over the whole rollout, before the filter. Every row of a trajectory has its score, and a group's
-/// statistics count a trajectory once. One in which nothing was sampled counts there and is no row.
+/// Scores are normalised over the whole rollout, before the filter. A group's statistics count a trajectory once, however many
+/// rows it has. One in which nothing was sampled counts there and is no row; one that is left out because a response was cut
+/// counts there and is a row, but is not picked to train on.
 pub fn prepare<'a>(
     policy: &mut dyn Policy,
     trajectories: &'a [Trajectory],
-    kept: &[usize],
+    filtered: &Filtered,
     config: &Config,
+    key: Key,
 ) -> Result<Prepared<'a>, PolicyError> {
-    let scores: Vec<f64> = trajectories.iter().map(Trajectory::score).collect();
-    let groups: Vec<usize> = trajectories.iter().map(|t| t.group).collect();
-    let tags: Vec<&str> = trajectories.iter().map(|t| t.tag.as_str()).collect();
-    let scores = normalise(&config.reward, &scores, &groups, &tags);
-    let of_row = |i: usize, n_tokens| Scored { group: groups[i], trajectory: i, n_tokens, score: scores[i] };
-    let kept_rows = || kept.iter().flat_map(|&i| trajectories[i].rows.iter().map(move |row| (i, row)));
-    let scored: Vec<Scored> = kept_rows().map(|(i, row)| of_row(i, row.targets.len())).collect();
-    let trained = || kept_rows().filter(|(_, row)| !row.targets.is_empty());
-    let rows: Vec<Row<'_>> = trained().map(|(_, row)| row.view()).collect();
+    let kept = &filtered.rows;
     let mut prepared = Prepared::default();
+    let scored = scored(trajectories, kept, config, &mut prepared.metrics);
+    let mut batch = rows_of(trajectories, kept, config);
+    let n_rows = kept.iter().map(|&i| trajectories[i].rows.len()).sum::<usize>();
     let mut put = |key: &str, value: f64| prepared.metrics.insert(key.into(), value);
-    put("batch/rows", rows.len() as f64);
-    put("batch/empty_rows", (scored.len() - rows.len()) as f64);
-    put("batch/tokens", rows.iter().map(|row| row.ids.len()).sum::<usize>() as f64);
-    put("batch/trained_tokens", rows.iter().map(|row| row.targets.len()).sum::<usize>() as f64);
+    put("batch/rows", batch.rows.len() as f64);
+    put("batch/empty_rows", (n_rows - batch.rows.len()) as f64);
+    put("batch/tokens", batch.rows.iter().map(|row| row.ids.len()).sum::<usize>() as f64);
 
-    let has_value = config.algorithm.estimator == Estimator::Gae;
-    if has_value && !policy.has_value() {
-        return Err(PolicyError::Missing("value head, which algorithm.estimator = \"gae\" needs"));
+    let lengths: Vec<usize> = scored.iter().map(Scored::n_tokens).collect();
+    let values = score_again(policy, &mut batch, &lengths, config, &mut prepared.metrics)?;
+    let mut extra = Vec::new();
+    if config.reward.kl.coef != 0.0 {
+        let lengths: Vec<usize> = lengths.iter().copied().filter(|n| *n > 0).collect();
+        let costs = penalties(&config.reward.kl, &lengths, &batch.old_logp, &batch.reference_logp);
+        prepared.metrics.insert("batch/reward_kl".into(), costs.mean);
+        prepared.metrics.insert("batch/reward_kl_coef".into(), config.reward.kl.coef);
+        (extra, prepared.kl) = (costs.extra, Some(costs.mean));
     }
-    let mut old_logp: Vec<f32> = kept_rows().flat_map(|(_, row)| &row.logps).copied().collect();
-    let mut values = Vec::new();
-    if has_value || config.update.rescore {
-        let now = score(policy, Weights::Policy, &rows, config)?;
-        if config.update.rescore {
-            old_logp = now.logp;
-        }
-        if has_value {
-            values = now.value;
-        }
-    }
-    let advantages = match estimate(&config.algorithm, &scored, &terminal_rewards(&scored), &values) {
+    let inputs = Inputs { trajectories: &scored, placement: config.reward.placement, extra: &extra, values: &values };
+    let mut advantages = match estimate(&config.algorithm, &inputs) {
         Ok(advantages) => advantages,
         // Fewer than two tokens cannot be whitened: there is nothing to train on, and the step is counted as empty.
         Err(EstimatorError::TooFewTokens { .. }) => return Ok(prepared),
         Err(error) => return Err(PolicyError::Invalid(error.to_string())),
     };
-    put("batch/singletons", advantages.n_singletons as f64);
-    summarise("batch/score", &kept.iter().map(|&i| scores[i]).collect::<Vec<_>>(), &mut prepared.metrics);
-    summarise("batch/advantage", &advantages.advantage, &mut prepared.metrics);
-    if has_value {
-        summarise("batch/return", &advantages.ret, &mut prepared.metrics);
-        let values: Vec<f64> = values.iter().map(|v| f64::from(*v)).collect();
-        let errors: Vec<f64> = advantages.ret.iter().zip(&values).map(|(ret, value)| ret - value).collect();
-        let explained = 1.0 - variance(&errors) / (variance(&advantages.ret) + 1e-5);
-        prepared.metrics.insert("value/explained_var".into(), explained);
-    }
-    let mut reference_logp = Vec::new();
-    if config.update.loss.kl.coef != 0.0 {
-        reference_logp = score(policy, Weights::Reference, &rows, config)?.logp;
-    }
+    let kept_ratio = filtered.n_kept() as f64 / filtered.groups.len().max(1) as f64;
+    let soft = modify(&config.algorithm, &scored, kept_ratio, &mut advantages);
+    describe(&advantages, soft, &values, config, &mut prepared.metrics);
+    summarise("batch/score", &scored.iter().map(|t| t.score).collect::<Vec<_>>(), &mut prepared.metrics);
     let mut first = 0;
-    for &i in kept {
-        let tokens = &advantages.advantage[first..first + trajectories[i].n_sampled()];
-        first += tokens.len();
+    for (&i, length) in kept.iter().zip(lengths) {
+        let tokens = &advantages.advantage[first..first + length];
+        first += length;
         prepared.advantages.push((i, tokens.iter().sum::<f64>() / tokens.len().max(1) as f64));
     }
-    prepared.batch = Batch {
-        episodes: trained().map(|(i, _)| i).collect(),
-        rows,
-        old_logp,
-        advantage: advantages.advantage,
-        ret: advantages.ret,
-        old_value: values,
-        reference_logp,
-        horizon_tokens: config.rollout.model_tokens,
-    };
+    (batch.advantage, batch.ret, batch.old_value) = (advantages.advantage, advantages.ret, values);
+    pick(&mut batch, trajectories, config, key, &mut prepared.metrics);
+    prepared.metrics.insert("batch/trained_tokens".into(), batch.trained_tokens() as f64);
+    prepared.batch = batch;
     Ok(prepared)
+}
+
+/// The trajectories that were kept, as the estimators see them.
+fn scored(trajectories: &[Trajectory], kept: &[usize], config: &Config, metrics: &mut Metrics) -> Vec<Scored> {
+    let (reward, limit) = (&config.reward, config.rollout.response_tokens);
+    let length_costs = |t: &Trajectory| t.turns.iter().map(|u| overlong(reward, u.response.len(), limit)).sum::<f64>();
+    let scores: Vec<f64> = trajectories.iter().map(|t| t.score() + length_costs(t)).collect();
+    let groups: Vec<usize> = trajectories.iter().map(|t| t.group).collect();
+    let tags: Vec<&str> = trajectories.iter().map(|t| t.tag.as_str()).collect();
+    let normalised = normalise(reward, &scores, &groups, &tags);
+    if reward.overlong_buffer_tokens > 0 {
+        let costs = kept.iter().map(|&i| length_costs(&trajectories[i])).sum::<f64>();
+        metrics.insert("batch/overlong_penalty".into(), costs / kept.len().max(1) as f64);
+    }
+    let of = |&i: &usize| {
+        let t = &trajectories[i];
+        let rewards = normalised[i].turns(&turn_scores(reward, t, limit));
+        let turn = |(turn, reward): (&crate::trajectory::Turn, f64)| Turn {
+            n_tokens: turn.response.len(),
+            reward,
+            state: turn.state_hash,
+        };
+        Scored { group: t.group, score: normalised[i].score, turns: t.turns.iter().zip(rewards).map(turn).collect() }
+    };
+    kept.iter().map(of).collect()
+}
+
+/// The rows of the trajectories that were kept, each with what it was sampled with.
+fn rows_of<'a>(trajectories: &'a [Trajectory], kept: &[usize], config: &Config) -> Batch<'a> {
+    let rows = kept.iter().flat_map(|&i| trajectories[i].rows.iter().map(move |row| (i, row)));
+    let mut batch = Batch { horizon_tokens: config.rollout.model_tokens, ..Batch::default() };
+    for (i, row) in rows.filter(|(_, row)| !row.targets.is_empty()) {
+        batch.rows.push(row.view());
+        batch.episodes.push(i);
+        batch.old_logp.extend_from_slice(&row.logps);
+    }
+    batch
+}
+
+/// Fills in what the policy and the reference say of the rows, and what each token counts; returns values.
+fn score_again(
+    policy: &mut dyn Policy,
+    batch: &mut Batch<'_>,
+    lengths: &[usize],
+    config: &Config,
+    metrics: &mut Metrics,
+) -> Result<Vec<f32>, PolicyError> {
+    let reads_values = config.algorithm.estimator.reads_values();
+    if reads_values && !policy.has_value() {
+        return Err(PolicyError::Missing("value head, which algorithm.estimator = \"gae\" and \"bilevel_gae\" need"));
+    }
+    let mut values = Vec::new();
+    if reads_values || config.update.rescore {
+        let now = score(policy, Weights::Policy, &batch.rows, config)?;
+        if config.update.rescore {
+            let sampled = std::mem::replace(&mut batch.old_logp, now.logp);
+            let weights = correction::weights(&config.update.correction, lengths, &sampled, &batch.old_logp);
+            metrics.insert("batch/sampling_kl".into(), weights.kl);
+            metrics.insert("batch/sampling_ratio_mean".into(), weights.mean_ratio);
+            metrics.insert("batch/sampling_ratio_max".into(), weights.max_ratio);
+            if config.update.correction.kind != Correction::None {
+                metrics.insert("batch/sampling_ratio_limited".into(), weights.limited);
+                batch.weight = weights.weight;
+            }
+        }
+        if reads_values {
+            values = now.value;
+        }
+    }
+    if config.needs_reference() {
+        batch.reference_logp = score(policy, Weights::Reference, &batch.rows, config)?.logp;
+    }
+    Ok(values)
+}
+
+/// `batch/…` metrics of advantages, and `value/explained_var`.
+fn describe(
+    advantages: &Advantages,
+    soft: Option<SoftWeights>,
+    values: &[f32],
+    config: &Config,
+    metrics: &mut Metrics,
+) {
+    let mut put = |key: &str, value: f64| metrics.insert(key.into(), value);
+    put("batch/singletons", advantages.n_singletons as f64);
+    if config.algorithm.estimator == Estimator::Gigpo {
+        put("batch/anchors", advantages.n_anchors as f64);
+        put("batch/lone_anchors", advantages.n_lone_anchors as f64);
+    }
+    if let Some(soft) = soft {
+        put("batch/soft_weight_min", soft.min);
+        put("batch/soft_weight_max", soft.max);
+        put("batch/soft_weight_mean", soft.mean);
+    }
+    if config.algorithm.estimator.reads_values() {
+        let values: Vec<f64> = values.iter().map(|v| f64::from(*v)).collect();
+        let errors: Vec<f64> = advantages.ret.iter().zip(&values).map(|(ret, value)| ret - value).collect();
+        put("value/explained_var", 1.0 - variance(&errors) / (variance(&advantages.ret) + 1e-5));
+        summarise("batch/return", &advantages.ret, metrics);
+    }
+    summarise("batch/advantage", &advantages.advantage, metrics);
+}
+
+/// Chooses which trajectories of the batch are trained on.
+fn pick(batch: &mut Batch<'_>, trajectories: &[Trajectory], config: &Config, key: Key, metrics: &mut Metrics) {
+    let episodes = batch.episode_rows();
+    let mut put = |key: &str, n: usize| metrics.insert(key.into(), n as f64);
+    let is_skipped =
+        |place: usize| config.update.skip_cut && is_cut(&trajectories[batch.episodes[episodes[place].start]]);
+    let left: Vec<usize> = (0..episodes.len()).filter(|&place| !is_skipped(place)).collect();
+    if config.update.skip_cut {
+        put("batch/cut", episodes.len() - left.len());
+    }
+    let divisor = divisor(config.env.train.groups, config.update.mini_batch, 1);
+    let adjusted = adjust(config.update.batch_adjust, left.len(), divisor, key.named("adjust"));
+    if config.update.batch_adjust != BatchAdjust::None {
+        put("batch/copied", adjusted.added);
+        put("batch/removed", adjusted.removed);
+    }
+    batch.picked = adjusted.picked.into_iter().map(|place| left[place]).collect();
 }
 
 /// Scores rows in micro-batches, at the temperature they were sampled with.

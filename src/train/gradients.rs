@@ -25,22 +25,26 @@ pub fn analyse(
     key: Key,
 ) -> Result<Metrics, UpdateError> {
     let mut metrics = Metrics::new();
-    let is_empty = batch.rows.is_empty();
+    let is_empty = batch.picked.is_empty();
     metrics.insert(format!("{prefix}/empty_after_filter"), f64::from(u8::from(is_empty)));
     if is_empty {
         return Ok(metrics);
     }
-    let group_of: BTreeMap<usize, usize> =
-        batch.episodes.iter().map(|&episode| (episode, trajectories[episode].group)).collect();
+    // The group of each picked episode, which is counted as often as it is picked.
+    let places = batch.episode_rows();
+    let of_place = |place: usize| trajectories[batch.episodes[places[place].start]].group;
     let spreads: BTreeMap<usize, f64> = groups.iter().map(|group| (group.group, group.reward_std)).collect();
     let present: BTreeMap<usize, f64> =
-        group_of.values().map(|group| (*group, spreads.get(group).copied().unwrap_or(0.0))).collect();
+        batch.picked.iter().map(|&place| of_place(place)).map(|group| (group, spreads.get(&group).copied().unwrap_or(0.0))).collect();
     let present: Vec<(usize, f64)> = present.into_iter().collect();
+    let n_rows = batch.gather(&batch.picked, &places).rows.len();
     for bucket in buckets(&present, config.gradient_analysis.mode, config.gradient_analysis.buckets) {
-        let holds = |row: &usize| bucket.groups.binary_search(&group_of[&batch.episodes[*row]]).is_ok();
-        let rows: Vec<usize> = (0..batch.rows.len()).filter(holds).collect();
-        let part = select(batch, &rows);
-        let share = rows.len() as f64 / batch.rows.len() as f64;
+        let holds = |place: &usize| bucket.groups.binary_search(&of_place(*place)).is_ok();
+        let picked: Vec<usize> = batch.picked.iter().copied().filter(holds).collect();
+        let group_of: BTreeMap<usize, usize> = picked.iter().map(|&place| of_place(place)).enumerate().collect();
+        // The value loss is no part of the analysis.
+        let part = Batch { ret: Vec::new(), old_value: Vec::new(), ..batch.gather(&picked, &places) };
+        let share = part.rows.len() as f64 / n_rows as f64;
         let key = key.named(&bucket.name);
         let found = Analysis { policy, part, group_of: &group_of, config, key }.run(&bucket, share)?;
         for (name, value) in found {
@@ -56,30 +60,6 @@ pub fn analyse(
         }
     }
     Ok(metrics)
-}
-
-/// Some rows of a batch, without values: the value loss is no part of the analysis.
-fn select<'a>(batch: &Batch<'a>, rows: &[usize]) -> Batch<'a> {
-    let mut first_token = vec![0];
-    for row in &batch.rows {
-        first_token.push(first_token[first_token.len() - 1] + row.targets.len());
-    }
-    fn tokens<T: Copy>(values: &[T], rows: &[usize], first: &[usize]) -> Vec<T> {
-        if values.is_empty() {
-            return Vec::new();
-        }
-        rows.iter().flat_map(|&row| values[first[row]..first[row + 1]].iter().copied()).collect()
-    }
-    Batch {
-        rows: rows.iter().map(|&row| batch.rows[row]).collect(),
-        episodes: rows.iter().map(|&row| batch.episodes[row]).collect(),
-        old_logp: tokens(&batch.old_logp, rows, &first_token),
-        advantage: tokens(&batch.advantage, rows, &first_token),
-        ret: Vec::new(),
-        old_value: Vec::new(),
-        reference_logp: tokens(&batch.reference_logp, rows, &first_token),
-        horizon_tokens: batch.horizon_tokens,
-    }
 }
 
 /// The analysis of one bucket.
@@ -148,6 +128,7 @@ impl Analysis<'_, '_> {
             episodes: &part.episodes,
             old_logp: &part.old_logp,
             advantage: &part.advantage,
+            weight: &part.weight,
             ret: &part.ret,
             old_value: &part.old_value,
             reference_logp: &part.reference_logp,

@@ -7,6 +7,7 @@ use crate::env_manager::EnvManagerState;
 use crate::env_manager::metrics::Metrics;
 use crate::filter::Filtered;
 use crate::guards::{Action, Alarm, Guard, GuardsState, degenerate_share};
+use crate::objective::adapt;
 use crate::statistics;
 use crate::trajectory::{Trajectory, Turn};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,40 @@ pub struct TrainState {
     pub collapse: CollapseState,
     /// What the guards remember.
     pub guards: GuardsState,
+    /// What the divergence from the reference costs by now.
+    #[serde(default)]
+    pub kl: KlCoefficients,
+}
+
+/// The coefficients of the divergence, where they are adapted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KlCoefficients {
+    /// In the reward; none before the first step.
+    pub reward: Option<f64>,
+    /// In the loss; none before the first step.
+    pub loss: Option<f64>,
+}
+
+impl KlCoefficients {
+    /// Puts the present coefficients into a step's configuration.
+    pub fn enter(&self, config: &mut Config) {
+        config.reward.kl.coef = self.reward.unwrap_or(config.reward.kl.coef);
+        config.update.loss.kl.coef = self.loss.unwrap_or(config.update.loss.kl.coef);
+    }
+
+    /// Adapts what a step of this configuration measured: the divergence in the reward and in the loss, over so many
+    /// trajectories.
+    pub fn adapt(&mut self, config: &Config, reward: Option<f64>, loss: Option<f64>, trajectories: usize) {
+        let kl = &config.reward.kl;
+        if let Some(measured) = reward.filter(|_| kl.target > 0.0) {
+            self.reward = Some(adapt(kl.coef, (kl.target, kl.horizon), measured, trajectories));
+        }
+        let kl = &config.update.loss.kl;
+        if let Some(measured) = loss.filter(|_| kl.target > 0.0) {
+            self.loss = Some(adapt(kl.coef, (kl.target, kl.horizon), measured, trajectories));
+        }
+    }
 }
 
 /// Why a run ended before its last step.

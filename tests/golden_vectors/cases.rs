@@ -17,6 +17,11 @@ pub fn vectors() -> PathBuf {
     std::env::var_os("RAGEN_GOLDEN").map_or_else(repository_golden, PathBuf::from).join("vectors")
 }
 
+/// Whether the recorded code's defects are compared with, instead of what the specification asks for.
+pub fn parity() -> bool {
+    std::env::var_os("RAGEN_PARITY").is_some_and(|value| value == "1")
+}
+
 /// What later issues owe of the vectors: `file` or `file#operation`.
 pub fn pending() -> Vec<String> {
     let text = std::fs::read_to_string(repository_golden().join("PENDING")).unwrap();
@@ -75,6 +80,19 @@ impl Fields {
     #[track_caller]
     pub fn take<T: DeserializeOwned>(&mut self, key: &str) -> T {
         self.find(key).unwrap_or_else(|| panic!("{} has no {key}", self.what))
+    }
+
+    /// The field as it should be. Where the recorded code has a defect that is `sane_KEY`, or nothing if there is none; with
+    /// `RAGEN_PARITY=1` it is what was recorded.
+    #[track_caller]
+    pub fn by_rule<T: DeserializeOwned>(&mut self, key: &str) -> Option<T> {
+        let is_defect = self.fields.contains_key("reference_bug");
+        let sane: Option<T> = self.find(&format!("sane_{key}"));
+        let recorded: T = self.take(key);
+        match (is_defect, parity()) {
+            (false, _) | (true, true) => Some(recorded),
+            (true, false) => sane,
+        }
     }
 
     /// All fields that are left.

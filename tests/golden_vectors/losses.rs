@@ -1,8 +1,9 @@
 //! The objective against recorded losses and gradients.
 
 use crate::cases::{Case, Matrix, lengths, single, trained};
-use ragen::objective::{KlConfig, KlKind, LossAverage, LossConfig, LossMetrics, Objective, Targets, penalise_rewards};
+use ragen::objective::{KlKind, LossAverage, LossConfig, LossMetrics, Objective, Targets};
 use ragen::policy::{TokenSeeds, TokenValues};
+use ragen::reward::{RewardKl, penalties};
 use ragen::{estimator, statistics};
 
 /// Seeds and metrics of a mini-batch whose rows are `horizon` predictions long.
@@ -56,13 +57,12 @@ fn check_value_loss(case: &mut Case) {
     let value = single(&trained(&case.inputs.take("vpreds"), &mask));
     let zeros = vec![0.0f32; value.len()];
     let targets = Targets {
-        episodes: &[],
         lengths: &lengths,
         old_logp: &zeros,
         advantage: &vec![0.0; value.len()],
         ret: &ret,
         old_value: &old_value,
-        reference_logp: &[],
+        ..Targets::default()
     };
     let now = TokenValues { logp: zeros.clone(), entropy: zeros.clone(), value };
     let (seeds, metrics) = evaluate(&config, targets, mask[0].len(), &now);
@@ -134,13 +134,14 @@ fn check_whiten(case: &mut Case) {
 
 fn check_kl_in_reward(case: &mut Case) {
     let mask: Matrix = case.inputs.take("mask");
-    let kl = KlConfig { coef: case.inputs.take("coef"), kind: case.inputs.take("kind") };
+    let kl = RewardKl { coef: case.inputs.take("coef"), kind: case.inputs.take("kind"), ..RewardKl::default() };
     let mut rewards = trained(&case.inputs.take("scores"), &mask);
     let old_logp = single(&trained(&case.inputs.take("old_log_prob"), &mask));
     let reference_logp = single(&trained(&case.inputs.take("ref_log_prob"), &mask));
-    let mean_kl = penalise_rewards(&mut rewards, &lengths(&mask), &old_logp, &reference_logp, &kl);
+    let costs = penalties(&kl, &lengths(&mask), &old_logp, &reference_logp);
+    rewards.iter_mut().zip(&costs.extra).for_each(|(reward, extra)| *reward += extra);
     let want = case.expected.take("mean_kl");
-    case.close("mean_kl", mean_kl, want, 1e-4);
+    case.close("mean_kl", costs.mean, want, 1e-4);
     let want = trained(&case.expected.take("rewards"), &mask);
     case.all_close("rewards", &rewards, &want, 1e-4);
 }

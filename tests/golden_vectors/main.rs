@@ -2,13 +2,14 @@
 //!
 //! The vectors hold padded rows and a mask; here a row holds its trained tokens only, so every array is reduced to them.
 
+mod advantages;
 mod cases;
 mod contexts;
 mod losses;
+mod rows;
 
-use cases::{Case, Matrix, for_each, lengths, single, trained};
+use cases::{Case, Matrix, for_each, trained};
 use ragen::collapse::{self, CollapseConfig, Coverage, CrossScores, Pair, RunningSpread, SampleCount, Selection};
-use ragen::estimator::{self, AlgorithmConfig, Row};
 use ragen::filter::{self, FilterConfig, Measurement};
 use ragen::gradient_analysis::{self, BucketMode};
 use ragen::protocol::{self, AnswerFormat};
@@ -18,12 +19,15 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Files that this test reads, and those that other tests do.
-const HERE: [&str; 8] = [
+const HERE: [&str; 11] = [
     "action_parsing.json",
+    "batch_adjust.json",
+    "bilevel_gae.json",
     "collapse.json",
     "context_window.json",
     "gae.json",
     "grpo.json",
+    "loss_masks.json",
     "ppo_loss.json",
     "reward_normalization.json",
     "rollout_filter.json",
@@ -101,6 +105,7 @@ fn golden_reward_normalization() {
             .collect();
         let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
         let normalised = reward::normalise(&config.unwrap(), &scores, &groups, &tags);
+        let normalised: Vec<f64> = normalised.iter().map(|normalised| normalised.score).collect();
         let want: Vec<f64> = case.expected.take("scores");
         case.all_close("scores", &normalised, &want, 1e-4);
         true
@@ -109,67 +114,27 @@ fn golden_reward_normalization() {
 
 #[test]
 fn golden_gae() {
-    for_each("gae.json", |case| {
-        let mask: Matrix = case.inputs.take("mask");
-        let rewards = trained(&case.inputs.take("rewards"), &mask);
-        let values = trained(&case.inputs.take("values"), &mask);
-        let (gamma, lambda) = (case.inputs.take("gamma"), case.inputs.take("lam"));
-        let config = AlgorithmConfig { gamma, lambda, ..AlgorithmConfig::default() };
-        let rows: Vec<Row> = lengths(&mask)
-            .into_iter()
-            .enumerate()
-            .map(|(i, n_tokens)| Row { group: 0, trajectory: i, n_tokens, score: 0.0 })
-            .collect();
-        let estimate = estimator::estimate(&config, &rows, &rewards, &single(&values));
-        if case.expected.find::<String>("error").is_some() {
-            assert!(estimate.is_err(), "{}", case.name);
-            return true;
-        }
-        let estimate = estimate.unwrap();
-        let mut unwhitened = Vec::new();
-        let mut start = 0;
-        for row in rows {
-            let tokens = start..start + row.n_tokens;
-            start = tokens.end;
-            unwhitened.extend(estimator::gae(&rewards[tokens.clone()], &values[tokens], gamma, lambda).0);
-        }
-        let want = trained(&case.expected.take("advantages"), &mask);
-        case.all_close("advantages", &estimate.advantage, &want, 1e-3);
-        let want = trained(&case.expected.take("advantages_unwhitened"), &mask);
-        case.all_close("advantages_unwhitened", &unwhitened, &want, 1e-4);
-        let want = trained(&case.expected.take("returns"), &mask);
-        case.all_close("returns", &estimate.ret, &want, 1e-4);
-        true
-    });
+    for_each("gae.json", advantages::check_gae);
+}
+
+#[test]
+fn golden_bilevel_gae() {
+    for_each("bilevel_gae.json", advantages::check_bilevel);
 }
 
 #[test]
 fn golden_grpo() {
-    for_each("grpo.json", |case| {
-        if case.op != "grpo" {
-            return false;
-        }
-        let mask: Matrix = case.inputs.take("mask");
-        let rewards: Matrix = case.inputs.take("rewards");
-        let groups: Vec<usize> = case.inputs.take("group");
-        let trajectories = case.inputs.find("episode").unwrap_or_else(|| (0..groups.len()).collect::<Vec<usize>>());
-        let rows: Vec<Row> = lengths(&mask)
-            .into_iter()
-            .enumerate()
-            .map(|(i, n_tokens)| Row {
-                group: groups[i],
-                trajectory: trajectories[i],
-                n_tokens,
-                score: rewards[i].iter().sum(),
-            })
-            .collect();
-        let advantages = estimator::grpo(&rows, case.inputs.take("norm_by_std"), case.inputs.take("epsilon"));
-        let want = trained(&case.expected.take("advantages"), &mask);
-        case.all_close("advantages", &advantages.advantage, &want, 1e-3);
-        let want: Vec<f64> = case.expected.take("group_std");
-        case.all_close("group_std", &advantages.group_std, &want, 1e-4);
-        true
-    });
+    for_each("grpo.json", advantages::check_groups);
+}
+
+#[test]
+fn golden_loss_masks() {
+    for_each("loss_masks.json", rows::check_masks);
+}
+
+#[test]
+fn golden_batch_adjust() {
+    for_each("batch_adjust.json", rows::check_adjust);
 }
 
 #[test]
