@@ -21,6 +21,8 @@ use ragen_models::transformer::Precision;
 use std::sync::Arc;
 
 type Logits = [f64; 3];
+/// A loss of (advantage, present log-probabilities, old ones) of a sequence.
+type Surrogate<'a> = &'a dyn Fn(f64, &[f64], &[f64]) -> f64;
 
 const PRESENT: Logits = [0.3, -0.4, 0.9];
 const OLD: Logits = [-0.2, 0.5, 0.4];
@@ -140,7 +142,7 @@ fn away_from_the_samples_every_objective_is_its_formula() {
     let surrogate = |advantage: f64, ratio: f64| (-advantage * ratio).max(-advantage * clip(ratio));
     let dual = |advantage: f64, loss: f64| if advantage < 0.0 { loss.min(-advantage * 1.4) } else { loss };
     // Means over what the old policy says of f(advantage, present and old log-probability of each token).
-    let over = |logits: Logits, f: &dyn Fn(f64, &[f64], &[f64]) -> f64| -> f64 {
+    let over = |logits: Logits, f: Surrogate<'_>| -> f64 {
         let (present, old) = (logps(logits), logps(OLD));
         let of = |from: &[f64], ids: &[u32]| ids[1..].iter().map(|id| from[*id as usize]).collect::<Vec<f64>>();
         sequences(OLD, 2)
@@ -373,7 +375,8 @@ fn finite_differences_through_two_layers() {
     cases.push((
         "gspo",
         LossConfig { policy: PolicyLoss::Gspo, clip_low: 0.05, clip_high: 0.05, ..base.clone() },
-        true,
+        // With weights of their own, tokens of a row would not move its ratio alike.
+        false,
         true,
     ));
     // A weight that is held at 1 does not move, as its derivative says.

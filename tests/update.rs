@@ -7,10 +7,10 @@ use ragen::config::Config;
 use ragen::estimator::Estimator;
 use ragen::objective::{LossAverage, Objective, Targets};
 use ragen::policy::tabular::Tabular;
-use ragen::policy::{Policy, Row, Weights};
+use ragen::policy::{Finish, Policy, Row, Weights};
 use ragen::train::{Stopped, Trainer};
 use ragen::trajectory::Trajectory;
-use ragen::update::{accumulate, split_by_size, split_evenly};
+use ragen::update::{Batch, accumulate, split_by_size, split_evenly};
 use ragen::warmstart::{Demonstrations, imitate};
 use ragen_envs::{Mode, Turn};
 use ragen_models::random::Key;
@@ -107,6 +107,69 @@ fn rows_are_split_evenly_and_by_size() {
     assert_eq!(split_by_size(&rows, 0, 6), [0..2, 2..3, 3..6]);
     assert_eq!(split_by_size(&rows, 2, 0), [0..2, 2..4, 4..6]);
     assert_eq!(split_by_size(&rows, 0, 0), vec![0..6; 1]);
+}
+
+#[test]
+fn episodes_are_gathered_whole_and_a_copy_is_another_one() {
+    let ids = [0; 6];
+    let row = |targets: &'static [u32]| Row { ids: &ids, targets, kept: &[] };
+    let batch = Batch {
+        rows: vec![row(&[1, 2]), row(&[3]), row(&[1]), row(&[2, 3, 4])],
+        episodes: vec![4, 4, 7, 9],
+        picked: vec![0, 2, 2],
+        old_logp: (0..7).map(|t| t as f32).collect(),
+        advantage: (0..7).map(f64::from).collect(),
+        horizon_tokens: 5,
+        ..Batch::default()
+    };
+    assert_eq!((batch.episode_rows(), batch.trained_tokens()), (vec![0..2, 2..3, 3..4], 6));
+    let part = batch.gather(&[0, 0, 2], &batch.episode_rows());
+    assert_eq!(part.episodes, [0, 0, 1, 1, 2]);
+    assert_eq!(part.rows.iter().map(|row| row.targets.len()).collect::<Vec<_>>(), [2, 1, 2, 1, 3]);
+    assert_eq!(part.old_logp, [0.0, 1.0, 2.0, 0.0, 1.0, 2.0, 4.0, 5.0, 6.0]);
+    assert_eq!((part.advantage.len(), part.ret.len(), part.horizon_tokens), (9, 0, 5));
+}
+
+#[test]
+fn each_pass_draws_anew_what_shares_a_mini_batch() {
+    let run = |shuffle: bool, seed: u64| {
+        let mut config = doors_config();
+        (config.update.epochs, config.update.mini_batches, config.update.shuffle) = (2, 4, shuffle);
+        config.run.seed = seed;
+        let mut policy = Tabular::new(only(&WAYS));
+        let metrics = doors(&config, &Doors::default()).step(&mut policy, 1).unwrap().metrics;
+        assert_eq!(metrics["update/optimiser_steps"], 8.0);
+        metrics
+    };
+    assert_eq!(run(true, 1), run(true, 1));
+    assert_ne!(run(true, 1)["policy/loss"], run(false, 1)["policy/loss"]);
+}
+
+/// A response that is cut costs by its length, or is not trained on; its score counts either way.
+#[test]
+fn cut_responses_cost_or_are_left_out() {
+    let run = |change: &dyn Fn(&mut Config)| {
+        let mut config = doors_config();
+        change(&mut config);
+        doors(&config, &Doors::default()).step(&mut Tabular::new(only(&WAYS)), 1).unwrap()
+    };
+    let (all, left) = (run(&|_| {}), run(&|config| config.update.skip_cut = true));
+    let is_cut = |t: &Trajectory| t.turns.iter().any(|turn| turn.finish != Finish::Stop);
+    let whole: Vec<&Trajectory> = left.rollout.trajectories.iter().filter(|t| !is_cut(t)).collect();
+    assert!((2..30).contains(&whole.len()), "{} of 32 are whole", whole.len());
+    assert_eq!(left.metrics["batch/cut"], 32.0 - whole.len() as f64);
+    assert_eq!(left.trained_tokens, whole.iter().map(|t| t.n_sampled()).sum::<usize>());
+    assert_eq!(left.advantages, all.advantages, "the group's statistics are those of all");
+    assert_ne!(left.metrics["update/grad_norm"], all.metrics["update/grad_norm"]);
+
+    // Both tokens of a response lie in the buffer, so each turn pays for one or two of them.
+    let shaped = run(&|config| (config.reward.overlong_buffer_tokens, config.reward.overlong_penalty) = (2, 0.3));
+    let tokens: usize = shaped.rollout.trajectories.iter().map(Trajectory::n_sampled).sum();
+    assert!((shaped.metrics["batch/overlong_penalty"] + 0.15 * tokens as f64 / 32.0).abs() < 1e-12);
+    let mean = |report: &ragen::train::StepReport| report.metrics["batch/score_mean"];
+    assert!((mean(&shaped) - mean(&all) - shaped.metrics["batch/overlong_penalty"]).abs() < 1e-12);
+    // The filter reads what the environment paid.
+    assert_eq!(shaped.metrics["rollout/in_group_reward_mean"], all.metrics["rollout/in_group_reward_mean"]);
 }
 
 #[test]

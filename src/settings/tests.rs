@@ -124,6 +124,58 @@ fn all_problems_come_at_once_each_with_its_key() {
 }
 
 #[test]
+fn ways_of_crediting_that_cannot_work_are_named() {
+    let found = problems(&[
+        "algorithm.estimator=gigpo",
+        "algorithm.soft_reweight=true",
+        "reward.placement=turn",
+        "reward.overlong_buffer_tokens=1000",
+        "reward.kl.target=0.1",
+        "reward.kl.kind=unbiased",
+        "update.loss.kl.target=0.1",
+        "update.correction.kind=tis",
+        "update.batch_adjust=copy",
+        "update.mini_batches=2",
+    ]);
+    let keys = [
+        "reward.placement",
+        "reward.overlong_buffer_tokens",
+        "update.correction.kind",
+        "update.batch_adjust",
+        "reward.kl.target",
+        "update.loss.kl.target",
+        "reward.kl.kind",
+    ];
+    let named: Vec<&str> = found.iter().filter_map(|f| f.split(": ").next()).collect();
+    assert_eq!(named, keys, "{}", found.join("\n"));
+    let found = problems(&["algorithm.estimator=reinforce_plus_plus", "algorithm.soft_reweight=true"]);
+    assert!(found[0].starts_with("algorithm.soft_reweight: ") && found.len() == 1, "{found:?}");
+    let found = problems(&["algorithm.estimator=rloo", "env.train.group_size=1", "filter.value=1"]);
+    assert!(found[0].contains("\"rloo\" compares the members of a group"), "{found:?}");
+    let found = problems(&["update.loss.policy=gppo", "update.loss.polic=ppo", "algorithm.turn_gama=1"]);
+    assert!(found.iter().any(|f| f.contains("did you mean algorithm.turn_gamma")), "{found:?}");
+    assert!(found.iter().any(|f| f.contains("did you mean update.loss.policy")), "{found:?}");
+    assert!(found.iter().any(|f| f.contains("expected one of ppo, gspo, cispo")), "{found:?}");
+}
+
+#[test]
+fn what_is_seldom_meant_is_noticed() {
+    assert!(notices(&with(&[])).is_empty());
+    let all = [
+        "update.loss.kl.coef=0.1",
+        "update.loss.kl.kind=kl",
+        "update.loss.policy=gspo",
+        "reward.kl.coef=0.1",
+        "reward.kl.kind=k3",
+    ];
+    let notices = notices(&with(&all));
+    assert_eq!(notices.len(), 3);
+    for (notice, word) in notices.iter().zip(["pulls nowhere", "gradient is right in the reward", "hardly ever clip"]) {
+        assert!(notice.contains(word), "{notice}");
+    }
+}
+
+#[test]
 fn combinations_that_cannot_work_come_at_once() {
     let found = problems(&[
         "model.n_heads=5",
