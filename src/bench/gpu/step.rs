@@ -109,15 +109,7 @@ fn train(policy: &mut dyn Policy, played: &Played, packed_tokens: usize) -> Resu
     let sign = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
     let advantage: Vec<f64> = lengths.iter().enumerate().flat_map(|(i, &n)| vec![sign(i); n]).collect();
     let old_logp = played.logps.concat();
-    let targets = Targets {
-        lengths: &lengths,
-        episodes: &[],
-        old_logp: &old_logp,
-        advantage: &advantage,
-        ret: &[],
-        old_value: &[],
-        reference_logp: &[],
-    };
+    let targets = Targets { lengths: &lengths, old_logp: &old_logp, advantage: &advantage, ..Targets::default() };
     let config = config::Update { packed_tokens, micro_batch_tokens: 0, ..config::Update::default() };
     let objective = Objective::new(&config.loss, targets, lengths.iter().copied().max().unwrap_or(1))
         .map_err(|error| PolicyError::Invalid(error.to_string()))?;
