@@ -29,6 +29,7 @@ fn tell(context: &ContextManager, envs: &mut EnvManager, response: &[u32]) -> us
         let place = trajectory.last_row().push_response(response, &vec![0.0; response.len()], &[]);
         trajectory.turns.push(Turn {
             observation: episode.observation(),
+            state_hash: episode.env().state_hash(),
             row: trajectory.rows.len() - 1,
             shown_from: prompt.shown_from,
             prompt: read,

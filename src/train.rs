@@ -215,7 +215,14 @@ impl Trainer {
         }
         if !prepared.batch.picked.is_empty() && !analysis.only && !exits {
             let lr = config.optim.schedule(config.run.steps).lr(step - 1);
-            metrics.extend(update(policy, &prepared.batch, &config.update, sampling.temperature, lr, key.named("update").with(step))?);
+            metrics.extend(update(
+                policy,
+                &prepared.batch,
+                &config.update,
+                sampling.temperature,
+                lr,
+                key.named("update").with(step),
+            )?);
             let of_loss = metrics.get("policy/kl_loss").copied();
             self.state.kl.adapt(&config, prepared.kl, of_loss, prepared.batch.picked.len());
             if config.update.loss.kl.coef != 0.0 {

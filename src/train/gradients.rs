@@ -34,8 +34,12 @@ pub fn analyse(
     let places = batch.episode_rows();
     let of_place = |place: usize| trajectories[batch.episodes[places[place].start]].group;
     let spreads: BTreeMap<usize, f64> = groups.iter().map(|group| (group.group, group.reward_std)).collect();
-    let present: BTreeMap<usize, f64> =
-        batch.picked.iter().map(|&place| of_place(place)).map(|group| (group, spreads.get(&group).copied().unwrap_or(0.0))).collect();
+    let present: BTreeMap<usize, f64> = batch
+        .picked
+        .iter()
+        .map(|&place| of_place(place))
+        .map(|group| (group, spreads.get(&group).copied().unwrap_or(0.0)))
+        .collect();
     let present: Vec<(usize, f64)> = present.into_iter().collect();
     let n_rows = batch.gather(&batch.picked, &places).rows.len();
     for bucket in buckets(&present, config.gradient_analysis.mode, config.gradient_analysis.buckets) {

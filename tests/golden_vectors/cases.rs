@@ -17,7 +17,8 @@ pub fn vectors() -> PathBuf {
     std::env::var_os("RAGEN_GOLDEN").map_or_else(repository_golden, PathBuf::from).join("vectors")
 }
 
-/// Whether the recorded code's defects are compared with, instead of what the specification asks for.
+/// Whether the plain fields are tested where we differ on purpose, against a transcription of the published rule, instead of
+/// the `sane_*` ones against ours.
 pub fn parity() -> bool {
     std::env::var_os("RAGEN_PARITY").is_some_and(|value| value == "1")
 }
@@ -26,12 +27,6 @@ pub fn parity() -> bool {
 pub fn pending() -> Vec<String> {
     let text = std::fs::read_to_string(repository_golden().join("PENDING")).unwrap();
     text.lines().filter_map(|line| line.split_whitespace().next()?.strip_prefix("vectors/")).map(String::from).collect()
-}
-
-/// Whether the plain fields are tested where we differ on purpose, against a transcription of the published rule, instead of
-/// the `sane_*` ones against ours.
-pub fn parity() -> bool {
-    std::env::var_os("RAGEN_PARITY").is_some_and(|value| value == "1")
 }
 
 /// The cases of a file as they stand.

@@ -4,9 +4,10 @@ use crate::cases::{Case, parity, repository_golden};
 use ragen::config::{Config, ContextMode, Window};
 use ragen::context_manager::{ContextManager, Conversation, first_that_fits};
 use ragen::env_manager::{Episode, TagRules};
-use ragen::estimator::{Row, terminal_rewards};
+use ragen::estimator::{Inputs, Scored, token_rewards};
 use ragen::policy::Finish;
 use ragen::protocol;
+use ragen::reward::Placement;
 use ragen::trajectory::{Played, Trajectory, Turn};
 use ragen_envs::{Env, EnvError, Legend, Mode, Recap, Step};
 use ragen_models::chat_template::Chat;
@@ -135,6 +136,7 @@ impl Tale {
         let reasoning = self.context.reasoning(&row.tokens.ids, &response);
         self.trajectory.turns.push(Turn {
             observation: self.episode.observation(),
+            state_hash: self.episode.env().state_hash(),
             row: self.trajectory.rows.len() - 1,
             shown_from: prompt.shown_from,
             prompt: place,
@@ -213,7 +215,8 @@ fn check_rows(case: &mut Case) {
     let turn_rewards: Vec<Vec<f64>> = case.inputs.take("turn_rewards");
     let penalties: Vec<f64> = case.inputs.take("penalties");
     let groups: Vec<usize> = case.inputs.take("group");
-    let mut rows = Vec::new();
+    // Each row as the published code takes it, an episode of its own.
+    let (mut rows, mut episodes) = (Vec::new(), Vec::new());
     for (i, (rewards, penalty)) in turn_rewards.iter().zip(penalties).enumerate() {
         let mut tale = Tale::new(context(&mode, window, true), 10);
         for (turn, reward) in rewards.iter().enumerate() {
@@ -221,23 +224,23 @@ fn check_rows(case: &mut Case) {
             tale.tell(Some(&response(turn)), Played { reward: *reward, penalty, ..Played::default() });
         }
         let (score, group) = (tale.trajectory.score(), groups[i]);
-        let of = |n_tokens| Row { group, trajectory: i, n_tokens, score };
-        rows.extend(tale.trajectory.rows.iter().map(|row| of(row.targets.len())));
+        rows.extend(tale.trajectory.rows.iter().map(|row| Scored::whole(group, row.targets.len(), score)));
+        episodes.resize(rows.len(), i);
     }
     assert_eq!(rows.len(), case.expected.take::<usize>("n_rows"), "{}", case.name);
     let scores: Vec<f64> = rows.iter().map(|row| row.score).collect();
     let want: Vec<f64> = case.expected.take("row_scores");
     case.all_close("row_scores", &scores, &want, 1e-4);
-    let rewards = terminal_rewards(&rows);
+    let inputs = Inputs { trajectories: &rows, placement: Placement::Trajectory, extra: &[], values: &[] };
+    let rewards = token_rewards(&inputs);
     let mut first = 0;
     let on_last = rows.iter().all(|row| {
-        let tokens = &rewards[first..first + row.n_tokens];
-        first += row.n_tokens;
+        let tokens = &rewards[first..first + row.n_tokens()];
+        first += row.n_tokens();
         let (last, others) = tokens.split_last().unwrap();
         *last == row.score && others.iter().all(|reward| *reward == 0.0)
     });
     assert_eq!(on_last, case.expected.take::<bool>("score_on_last_token_only"), "{}", case.name);
-    let episodes: Vec<usize> = rows.iter().map(|row| row.trajectory).collect();
     assert_eq!(episodes, case.expected.take::<Vec<usize>>("env_ids"), "{}", case.name);
     assert_eq!(episodes, case.expected.find("episode_ids").unwrap_or(episodes.clone()), "{}", case.name);
     let groups: Vec<usize> = rows.iter().map(|row| row.group).collect();
