@@ -129,7 +129,7 @@ impl Policy for Mumbler {
     }
 }
 
-/// Share of a GPU's memory that is left alone: for the kernels' code, and what lies between buffers.
+/// One byte in so many of a GPU's memory is left alone: for the kernels' code, and what lies between buffers.
 const KEPT_BACK: usize = 64;
 
 /// The machine that a run is planned for.

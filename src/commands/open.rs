@@ -469,11 +469,10 @@ pub fn restore(
 
 /// Puts a checkpoint's weights, optimiser and all else into a policy that is there already; the trainer's state of it.
 pub fn go_back(config: &Config, policy: &mut Model, saved: Saved) -> Result<TrainState, Failure> {
-    let Source { adapters, weights, shape, .. } = Source::open_kept(&saved.path)?;
-    let params = match (adapters, weights) {
-        (Some(adapters), _) => load_adapters(&shape, adapters)?.1,
-        (None, Weights::Kept(kept)) => kept.load().map_err(|e| Failure::Run(e.to_string()))?.params,
-        (None, Weights::Fresh(seed)) => Transformer::initial(&shape, seed),
+    let source = Source::open_kept(&saved.path)?;
+    let params = match source.load_adapters()? {
+        Some((_, adapters)) => adapters,
+        None => source.load()?.checkpoint.params,
     };
     let failed = |e: EngineError| Failure::Run(e.to_string());
     if policy.trained_table() != params.table {
