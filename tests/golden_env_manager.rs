@@ -42,7 +42,7 @@ impl Env for Scripted {
                 "action_is_valid" => step.valid = number(value) != 0.0,
                 "action_is_effective" => step.effective = number(value) != 0.0,
                 // A value that is no number is what NaN says; the names of the script are few.
-                _ => step.info.push((Box::leak(key.clone().into_boxed_str()), number(value))),
+                _ => step.info.push((key.clone().into(), number(value))),
             }
         }
         Ok(step)

@@ -35,7 +35,7 @@
 
 use crate::rng::hash_bytes;
 use crate::settings::{Reader, Setting};
-use crate::{Demonstration, Env, EnvError, Mode, Recap, Spec, Step, Stream, Turn};
+use crate::{Demonstration, Env, EnvError, Mode, Recap, Spec, Step, Stream, Tag, Turn};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -59,9 +59,15 @@ pub(crate) const SPEC: Spec = Spec {
     many_starts: false,
     recap: Recap::Whole,
     settings: SETTINGS,
+    tags: || ["train", "test"].map(tag).into(),
     unavailable: || None,
     build: |config| Ok(Box::new(Bandit::new(config)?)),
 };
+
+fn tag(split: &str) -> Tag {
+    let name = if split == "train" { "Bandit" } else { "BanditTest" };
+    Tag::new(name, TYPE, 1, 100, json!({"split": split}))
+}
 
 /// (safe, risky) names of the split `train`.
 pub(crate) const TRAIN_ARMS: [(&str, &str); 12] = [

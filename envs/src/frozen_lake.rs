@@ -39,7 +39,7 @@
 use crate::grid::{Cell, Direction, FORMAT_MEANING, Format, MoveNames, Symbols, View};
 use crate::rng::hash_bytes;
 use crate::settings::{Reader, Setting};
-use crate::{Demonstration, Env, EnvError, Legend, Mode, Recap, Spec, Step, Stream, Turn};
+use crate::{Demonstration, Env, EnvError, Legend, Mode, Recap, Spec, Step, Stream, Tag, Turn};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -82,6 +82,13 @@ pub(crate) const SPEC: Spec = Spec {
     many_starts: true,
     recap: Recap::Whole,
     settings: SETTINGS,
+    tags: || {
+        let coord = json!({"observation_format": "grid_coord", "success_rate": 0.8});
+        vec![
+            Tag::new("FrozenLake", TYPE, 10, 100, json!({"success_rate": 0.8})),
+            Tag::new("CoordFrozenLake", TYPE, 10, 120, coord),
+        ]
+    },
     unavailable: || None,
     build: |config| Ok(Box::new(FrozenLake::new(config)?)),
 };

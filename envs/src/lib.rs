@@ -35,6 +35,7 @@ pub use rng::Stream;
 pub use settings::{Problem, Setting};
 
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// Which part of a task's data an episode is drawn from; tasks without data ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +63,8 @@ pub struct Step {
     pub valid: bool,
     /// The action changed something.
     pub effective: bool,
-    /// Further numbers for metrics, each under a fixed name.
-    pub info: Vec<(&'static str, f64)>,
+    /// Further numbers for metrics, each under a name.
+    pub info: Vec<(Cow<'static, str>, f64)>,
 }
 
 impl Step {
@@ -224,6 +225,14 @@ pub enum EnvError {
         attempts: usize,
         /// The settings that decide how hard it is.
         loosen: &'static str,
+    },
+    /// What the environment stands on (a program, a server, a file of data) failed; the episode cannot go on.
+    #[error("environment `{env_type}` failed: {reason}")]
+    Failed {
+        /// The environment type.
+        env_type: String,
+        /// What happened, and what to look at.
+        reason: String,
     },
     /// A saved state cannot be restored.
     #[error("environment `{env_type}` cannot restore this state: {reason}")]

@@ -6,7 +6,7 @@
 use crate::settings::nearest;
 use crate::{Env, EnvError, Recap, Setting, bandit, frozen_lake, sokoban};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// What an environment type is.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,8 @@ pub struct Spec {
     pub recap: Recap,
     /// Its settings.
     pub settings: &'static [Setting],
+    /// The tags of it that are shipped.
+    pub tags: fn() -> Vec<Tag>,
     /// Why it cannot be used on this machine; `None` if it can.
     pub unavailable: fn() -> Option<String>,
     pub(crate) build: fn(&Value) -> Result<Box<dyn Env>, EnvError>,
@@ -80,6 +82,20 @@ pub struct Tag {
 }
 
 impl Tag {
+    /// A tag with the type's own instruction, whose answers are split into actions.
+    pub(crate) fn new(name: &str, env_type: &str, max_actions: usize, max_tokens: usize, config: Value) -> Self {
+        let name = name.to_owned();
+        Tag {
+            name,
+            env_type: env_type.to_owned(),
+            max_actions,
+            max_tokens,
+            instruction: None,
+            single_action: false,
+            config,
+        }
+    }
+
     /// Builds the environment.
     ///
     /// **Errors** as [`make`].
@@ -88,47 +104,9 @@ impl Tag {
     }
 }
 
-/// The shipped tags.
+/// The shipped tags, type by type.
 pub fn tags() -> Vec<Tag> {
-    let tag = |name: &str, env_type: &str, max_actions, max_tokens, config| Tag {
-        name: name.to_owned(),
-        env_type: env_type.to_owned(),
-        max_actions,
-        max_tokens,
-        instruction: None,
-        single_action: false,
-        config,
-    };
-    let other_symbols = json!({"0": "W", "1": ".", "2": "G", "3": "C", "4": "B", "5": "A", "6": "@"});
-    let one_box = |more: Value| {
-        let mut config = json!({"dim_room": [6, 6], "num_boxes": 1});
-        if let (Some(config), Value::Object(more)) = (config.as_object_mut(), more) {
-            config.extend(more);
-        }
-        config
-    };
-    vec![
-        tag("SimpleSokoban", "sokoban", 10, 100, one_box(json!({"max_steps": 100}))),
-        tag("LargerSokoban", "sokoban", 10, 100, json!({"dim_room": [8, 8], "num_boxes": 2, "search_depth": 10})),
-        tag(
-            "SokobanDifferentGridVocab",
-            "sokoban",
-            10,
-            100,
-            one_box(json!({"search_depth": 30, "grid_lookup": other_symbols})),
-        ),
-        tag("CoordSokoban", "sokoban", 10, 120, one_box(json!({"observation_format": "grid_coord"}))),
-        tag("FrozenLake", "frozen_lake", 10, 100, json!({"success_rate": 0.8})),
-        tag(
-            "CoordFrozenLake",
-            "frozen_lake",
-            10,
-            120,
-            json!({"observation_format": "grid_coord", "success_rate": 0.8}),
-        ),
-        tag("Bandit", "bandit", 1, 100, json!({"split": "train"})),
-        tag("BanditTest", "bandit", 1, 100, json!({"split": "test"})),
-    ]
+    SPECS.iter().flat_map(|spec| (spec.tags)()).collect()
 }
 
 /// The shipped tag of that name.
@@ -143,6 +121,7 @@ pub fn tag(name: &str) -> Result<Tag, EnvError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn problems(env_type: &str, config: Value) -> Vec<(String, String)> {
         match make(env_type, &config).err() {

@@ -148,7 +148,7 @@ impl Env for Line {
             success: done,
             valid: change != 0,
             effective: at != before || (change == 0 && self.fault == Fault::EffectiveButInvalid),
-            info: vec![("at", at as f64)],
+            info: vec![("at".into(), at as f64)],
         })
     }
 

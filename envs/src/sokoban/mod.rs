@@ -48,7 +48,7 @@ pub use solver::solve;
 use crate::grid::{Direction, FORMAT_MEANING, Format, MoveNames, Symbols, View};
 use crate::rng::hash_bytes;
 use crate::settings::{Reader, Setting};
-use crate::{Demonstration, Env, EnvError, Legend, Mode, Recap, Spec, Step, Stream, Turn};
+use crate::{Demonstration, Env, EnvError, Legend, Mode, Recap, Spec, Step, Stream, Tag, Turn};
 use level::{BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET, TARGET};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -95,9 +95,24 @@ pub(crate) const SPEC: Spec = Spec {
     many_starts: true,
     recap: Recap::Whole,
     settings: SETTINGS,
+    tags,
     unavailable: || None,
     build: |config| Ok(Box::new(Sokoban::new(config)?)),
 };
+
+fn tags() -> Vec<Tag> {
+    let other_symbols = json!({"0": "W", "1": ".", "2": "G", "3": "C", "4": "B", "5": "A", "6": "@"});
+    let simple = json!({"dim_room": [6, 6], "num_boxes": 1, "max_steps": 100});
+    let larger = json!({"dim_room": [8, 8], "num_boxes": 2, "search_depth": 10});
+    let vocab = json!({"dim_room": [6, 6], "num_boxes": 1, "search_depth": 30, "grid_lookup": other_symbols});
+    let coord = json!({"dim_room": [6, 6], "num_boxes": 1, "observation_format": "grid_coord"});
+    vec![
+        Tag::new("SimpleSokoban", TYPE, 10, 100, simple),
+        Tag::new("LargerSokoban", TYPE, 10, 100, larger),
+        Tag::new("SokobanDifferentGridVocab", TYPE, 10, 100, vocab),
+        Tag::new("CoordSokoban", TYPE, 10, 120, coord),
+    ]
+}
 
 /// Symbol and meaning of each code that is drawn.
 const SYMBOLS: [(char, &str); 7] = [
