@@ -581,6 +581,8 @@ pub struct Warmstart {
     pub noise: f64,
     /// Probability that a turn holds as many actions as it may; otherwise their number is uniform from 1.
     pub full: f64,
+    /// Probability that a turn's reasoning names only what the player does.
+    pub bare: f64,
     /// Trajectories of one optimiser step.
     pub batch: usize,
     /// The optimiser, its schedule counted in optimiser steps.
@@ -593,6 +595,7 @@ impl Default for Warmstart {
             demos: 8000,
             noise: 0.5,
             full: 0.0,
+            bare: 0.0,
             batch: 8,
             optim: Optim {
                 lr: 1.2e-3,

@@ -4,6 +4,7 @@
 //! key says: warn once, stop the run, or go back to the last checkpoint from before the streak. This module counts and decides; it
 //! neither measures nor acts. Everything that it remembers is part of a checkpoint.
 
+use crate::collapse::Regime;
 use crate::statistics;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -59,6 +60,8 @@ pub struct GuardsConfig {
     pub success_patience: u64,
     /// Bad: less success than this.
     pub success_floor: f64,
+    /// The reasoning is a template or nearly constant, as the collapse detector names it; the detector itself warns.
+    pub collapse: Action,
     /// Times that a run goes back; then it stops.
     pub max_rollbacks: u64,
 }
@@ -79,6 +82,7 @@ impl Default for GuardsConfig {
             success: Action::Stop,
             success_patience: 5,
             success_floor: 0.01,
+            collapse: Action::Warn,
             max_rollbacks: 2,
         }
     }
@@ -98,11 +102,14 @@ pub enum Guard {
     Reward,
     /// Success in validation.
     Success,
+    /// Reasoning that lost its input.
+    Collapse,
 }
 
 impl Guard {
     /// All there are.
-    pub const ALL: [Guard; 5] = [Guard::Degenerate, Guard::Entropy, Guard::Kl, Guard::Reward, Guard::Success];
+    pub const ALL: [Guard; 6] =
+        [Guard::Degenerate, Guard::Entropy, Guard::Kl, Guard::Reward, Guard::Success, Guard::Collapse];
 
     /// Its action.
     pub fn action(self, config: &GuardsConfig) -> Action {
@@ -112,6 +119,7 @@ impl Guard {
             Guard::Kl => config.kl,
             Guard::Reward => config.reward,
             Guard::Success => config.success,
+            Guard::Collapse => config.collapse,
         }
     }
 
@@ -123,6 +131,7 @@ impl Guard {
             Guard::Kl => "kl",
             Guard::Reward => "reward",
             Guard::Success => "success",
+            Guard::Collapse => "collapse",
         }
     }
 
@@ -134,6 +143,7 @@ impl Guard {
             Guard::Kl => "kl_ceiling",
             Guard::Reward => "reward_variance_collapse",
             Guard::Success => "low_validation_success",
+            Guard::Collapse => "reasoning_collapse",
         }
     }
 }
@@ -259,6 +269,14 @@ impl GuardsState {
             }
         }
         alarms
+    }
+
+    /// Looks at the regime that the collapse detector named, which goes by moving averages, so one measurement is enough. There is no
+    /// alarm for a mere warning: the detector gives it.
+    pub fn after_measurement(&mut self, step: u64, regime: Regime, config: &GuardsConfig) -> Option<Alarm> {
+        let text = |_| format!("step {step}: {} (guards.collapse)", regime.name());
+        let alarm = self.watch(Guard::Collapse, regime.is_collapse(), (1, step), config, text);
+        alarm.filter(|alarm| alarm.action.intervenes())
     }
 
     /// Looks at what an update did: entropy and divergence, in nats a token; what was not measured is `None`.
@@ -409,6 +427,21 @@ mod tests {
             (1..=60).all(|step| flat.after_rollout(step, 0.0, Some(0.0), &config).is_empty()),
             "it began with none"
         );
+    }
+
+    #[test]
+    fn a_collapse_is_acted_on_at_once_and_warned_of_by_the_detector_alone() {
+        let (mut state, mut config) = state();
+        assert_eq!(state.after_measurement(5, Regime::TemplateCollapse, &config), None);
+        assert_eq!(state.streaks[&Guard::Collapse], Streak { n: 1, since: 5 });
+        config.collapse = Action::Stop;
+        let alarm = saved(&state).after_measurement(10, Regime::LowEntropyCollapse, &config).unwrap();
+        assert_eq!((alarm.guard, alarm.action, alarm.since), (Guard::Collapse, Action::Stop, 5));
+        assert_eq!(alarm.text, "step 10: low-entropy collapse (guards.collapse)");
+        assert_eq!(state.after_measurement(10, Regime::Compressed, &config), None);
+        assert_eq!(state.streaks[&Guard::Collapse].n, 0);
+        config.collapse = Action::Off;
+        assert_eq!(state.after_measurement(15, Regime::TemplateCollapse, &config), None);
     }
 
     #[test]

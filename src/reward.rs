@@ -6,7 +6,7 @@
 
 use crate::policy::Finish;
 use crate::statistics;
-use crate::trajectory::Trajectory;
+use crate::trajectory::{Trajectory, Turn};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -73,6 +73,8 @@ pub struct RewardConfig {
     pub overlong_buffer_tokens: usize,
     /// What a response as long as it may be pays.
     pub overlong_penalty: f64,
+    /// What a token of reasoning pays.
+    pub think_cost: f64,
     /// The divergence from the reference, taken out of the reward.
     pub kl: RewardKl,
 }
@@ -85,6 +87,7 @@ impl Default for RewardConfig {
             placement: Placement::Trajectory,
             overlong_buffer_tokens: 0,
             overlong_penalty: 1.0,
+            think_cost: 0.0,
             kl: RewardKl::default(),
         }
     }
@@ -101,10 +104,18 @@ pub fn overlong(config: &RewardConfig, n_tokens: usize, limit: usize) -> f64 {
     if buffer == 0 || over == 0 { 0.0 } else { -config.overlong_penalty * (over as f64 / buffer as f64).min(1.0) }
 }
 
+/// What a turn pays for its reasoning; 0 or negative. A response without a closed reasoning has none to pay for.
+///
+/// **Math** −`think_cost` × tokens between the thinking tags.
+pub fn thinking(config: &RewardConfig, turn: &Turn) -> f64 {
+    turn.reasoning.as_ref().map_or(0.0, |z| -config.think_cost * z.len() as f64)
+}
+
 /// What each turn of a trajectory is trained on before normalisation: reward, format penalty, and what its length costs.
 pub fn turn_scores(config: &RewardConfig, trajectory: &Trajectory, response_tokens: usize) -> Vec<f64> {
-    let score = |turn: &crate::trajectory::Turn| {
-        turn.played.reward + turn.played.penalty + overlong(config, turn.response.len(), response_tokens)
+    let score = |turn: &Turn| {
+        let length = overlong(config, turn.response.len(), response_tokens) + thinking(config, turn);
+        turn.played.reward + turn.played.penalty + length
     };
     trajectory.turns.iter().map(score).collect()
 }
@@ -215,6 +226,27 @@ mod tests {
         let cost = [0, 6, 7, 8, 10, 12].map(|n| overlong(&config, n, 10));
         assert_eq!(cost, [0.0, 0.0, -0.5, -1.0, -2.0, -2.0]);
         assert_eq!(overlong(&RewardConfig::default(), 10, 10), 0.0);
+    }
+
+    #[test]
+    fn every_token_of_a_closed_reasoning_costs() {
+        let config = RewardConfig { think_cost: 0.25, ..RewardConfig::default() };
+        let turn = |reasoning: Option<std::ops::Range<usize>>| Turn {
+            observation: String::new(),
+            state_hash: 0,
+            row: 0,
+            shown_from: 0,
+            prompt: 0..4,
+            response: 4..12,
+            reasoning,
+            text: String::new(),
+            finish: Finish::Stop,
+            format_ok: true,
+            played: crate::trajectory::Played { reward: 1.0, penalty: -0.5, ..Default::default() },
+        };
+        let trajectory = Trajectory { turns: vec![turn(Some(5..8)), turn(None)], ..Trajectory::default() };
+        assert_eq!(turn_scores(&config, &trajectory, 100), [1.0 - 0.5 - 0.75, 1.0 - 0.5]);
+        assert_eq!(turn_scores(&RewardConfig::default(), &trajectory, 100), [0.5, 0.5]);
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl Demonstrations {
                 continue;
             }
             let mut draws = Stream::new(self.key.with(i).bits(1));
-            let shown = self.play(which, &mut draws)?;
+            let mut bare = Stream::new(self.key.with(i).bits(2));
+            let shown = self.play(which, &mut draws, &mut bare)?;
             if !shown.turns.is_empty() {
                 return Ok(shown);
             }
@@ -108,8 +109,9 @@ impl Demonstrations {
         Err(WarmstartError::NoPlayer { tag, levels: ATTEMPTS })
     }
 
-    /// Plays the scripted player's turns until the episode ends, the player knows no way on, or the context is full.
-    fn play(&mut self, which: usize, draws: &mut Stream) -> Result<Trajectory, WarmstartError> {
+    /// Plays the scripted player's turns until the episode ends, the player knows no way on, or the context is full. `bare` draws
+    /// which turns say only what they do.
+    fn play(&mut self, which: usize, draws: &mut Stream, bare: &mut Stream) -> Result<Trajectory, WarmstartError> {
         let context = &self.context;
         let episode = &mut self.episodes[which];
         let mut trajectory = Trajectory {
@@ -126,7 +128,10 @@ impl Demonstrations {
         let format = context.answer_format(&episode.rules);
         let mut conversation = Conversation::default();
         for _ in 1..=self.max_turns {
-            let Some(shown) = episode.env().demonstrate(&options, draws) else { break };
+            let Some(mut shown) = episode.env().demonstrate(&options, draws) else { break };
+            if bare.chance(self.settings.bare) {
+                shown.thought = format!("go {}", shown.actions.join(" "));
+            }
             let prompt = context.prompt(&mut conversation, episode, &trajectory)?;
             let response = context.response(&shown, &format);
             let start = if prompt.starts_row { 0 } else { trajectory.last_row().tokens.len() };

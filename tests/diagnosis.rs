@@ -273,6 +273,46 @@ fn a_run_that_turns_into_a_template_is_named_at_the_step_and_told_once() {
     assert!(rest.notices.is_empty());
 }
 
+/// The detector says it, the guard acts: before the update of the step that is named.
+#[test]
+fn a_guard_stops_or_takes_back_a_run_that_turns_into_a_template() {
+    let mut config = config();
+    config.run.steps = 12;
+    config.checkpoint.every = 2;
+    config.checkpoint.keep = 0;
+    let own: Vec<f64> = (0..12).map(|i| if i < 4 { 0.95 } else { 0.1 }).collect();
+    let mut run = |action: Action| {
+        config.guards.collapse = action;
+        let mut journal = Memory::new();
+        let summary = doors(&config).run(&mut Reasoner::new(&own), &mut journal).unwrap();
+        (summary, journal)
+    };
+    let (warned, _) = run(Action::Warn);
+    assert_eq!((warned.step, warned.stopped), (12, None));
+
+    let (summary, journal) = run(Action::Stop);
+    assert_eq!((summary.step, summary.stopped), (5, Some(Stopped::Guard(Guard::Collapse))));
+    let last = journal.metrics.last().unwrap();
+    assert!(last["early_stopped/reasoning_collapse"] == 1.0 && last["guards/collapse_streak"] == 1.0);
+    assert!(!last.contains_key("update/lr") && journal.metrics[3].contains_key("update/lr"), "not trained on");
+    assert!(journal.checkpoints.contains_key(&5));
+    let texts: Vec<&str> = journal.notices.iter().map(|(_, text)| text.as_str()).collect();
+    let [told, stopped] = texts[..] else { panic!("{texts:?}") };
+    assert!(told.starts_with("step 5: template collapse, the reasoning") && stopped.ends_with("(guards.collapse)"));
+
+    // Gone back to step 4, whose probability is of the policy that was saved then, and so into the same a step later.
+    let (summary, journal) = run(Action::Rollback);
+    assert_eq!(summary.stopped, Some(Stopped::Guard(Guard::Collapse)));
+    let back: Vec<u64> = journal
+        .notices
+        .iter()
+        .filter(|(_, text)| text.contains("back to the checkpoint of step 4"))
+        .map(|n| n.0)
+        .collect();
+    assert_eq!(back.first(), Some(&5), "{:?}", journal.notices);
+    assert_eq!(summary.step, 5 + config.guards.max_rollbacks, "{:?}", journal.notices);
+}
+
 #[test]
 fn without_thinking_it_says_so_once() {
     let mut config = config();

@@ -9,7 +9,7 @@ use ragen::objective::{KlKind, PolicyLoss};
 use ragen::policy::tabular::Tabular;
 use ragen::reward::Placement;
 use ragen::train::{Stopped, Summary, Trainer};
-use ragen::warmstart::warmstart;
+use ragen::warmstart::{Demonstrations, warmstart};
 use ragen_envs::Mode;
 use stage::*;
 use std::num::NonZeroUsize;
@@ -95,6 +95,25 @@ fn the_better_arm_is_learned_from_a_warm_start_that_does_not_know_it() {
     let (before, after) = (summary.before.unwrap(), summary.after.unwrap());
     assert!(before.tags["Bandit"].format_valid > 0.85, "{:?}", before.tags);
     assert!(before.success() < 0.8 && after.success() > 0.8, "{:?} -> {:?}", before.tags, after.tags);
+}
+
+/// The turns are played as they would be; about so many of them reason about nothing but their moves.
+#[test]
+fn bare_demonstrations_say_only_what_they_do() {
+    let mut config = ragen::settings::load(Some("frozen_lake"), &[]).unwrap();
+    let mut shown = |bare: f64| -> Vec<(String, Vec<String>)> {
+        config.warmstart.bare = bare;
+        let mut demonstrations = Demonstrations::new(&config, context(&config)).unwrap();
+        let all = (0..100).flat_map(|i| demonstrations.show(i).unwrap().turns);
+        all.map(|turn| (turn.text, turn.played.executed)).collect()
+    };
+    let (full, half, all) = (shown(0.0), shown(0.5), shown(1.0));
+    let is_bare = |turn: &&(String, Vec<String>)| turn.0.starts_with("<think> go ");
+    let n_bare = |turns: &[(String, Vec<String>)]| turns.iter().filter(is_bare).count();
+    assert!(full.len() > 150 && full.len() == half.len() && full.len() == all.len());
+    assert!(full.iter().zip(&half).all(|(a, b)| a.1 == b.1));
+    assert_eq!((n_bare(&full), n_bare(&all)), (0, all.len()));
+    assert!((0.35..0.65).contains(&(n_bare(&half) as f64 / half.len() as f64)), "{}", n_bare(&half));
 }
 
 #[test]

@@ -139,6 +139,7 @@ pub const KEYS: &[Key] = &[
     key("reward.placement", Word(&["trajectory", "turn"]), "", "Where the score is earned: all of it at the end of the trajectory, or each turn's reward and format penalty at the end of that turn. By `turn` the group estimators compare each turn's return with its group's from that turn on.", "agent_proxy.use_turn_scores"),
     key("reward.overlong_buffer_tokens", Whole(0, 1 << 32), "tokens", "A response pays for what it has above `rollout.response_tokens` less this, linearly (DAPO); 0 is off.", ""),
     key("reward.overlong_penalty", Number(0.0, INF), "reward", "What a response of `rollout.response_tokens` pays.", ""),
+    key("reward.think_cost", Number(0.0, INF), "reward a token", "What each token between the thinking tags pays. The filter and the logged rewards do not see it.", ""),
     key("reward.kl.coef", Number(0.0, INF), "reward a nat", "What the divergence from the reference costs, taken out of each token's reward; 0 needs no reference.", "algorithm.use_kl_in_reward, algorithm.kl_ctrl.kl_coef"),
     key("reward.kl.kind", Word(&["k1", "k2", "k3", "abs"]), "", "Its estimator. In the reward `k1` gives the exact gradient of the divergence on average; the others do not.", "algorithm.kl_penalty"),
     key("reward.kl.target", Number(0.0, INF), "nats a token", "The mean divergence that `coef` is adapted towards; 0 leaves it as it is.", "algorithm.kl_ctrl.type, algorithm.kl_ctrl.target_kl"),
@@ -238,6 +239,7 @@ pub const KEYS: &[Key] = &[
     key("guards.success", ACTION, "", "What is done when validation levels of a tag are never solved. (RAGEN: stop.)", ""),
     key("guards.success_patience", Whole(1, 1 << 32), "validations", "Bad validations in a row after which it fires; that before the first step does not count.", ""),
     key("guards.success_floor", Number(0.0, 1.0), "share", "Bad: less of a tag's levels than this are solved.", ""),
+    key("guards.collapse", ACTION, "", "What is done when the collapse detector names a template or low-entropy collapse. It warns in any case.", ""),
     key("guards.max_rollbacks", Whole(0, 1 << 32), "", "Times that a run goes back to a checkpoint; then it stops.", ""),
 
     key("val.every", Whole(0, MAX), "steps", "Validate on every n-th step, and after the last; 0 never.", "trainer.test_freq"),
@@ -256,6 +258,7 @@ pub const KEYS: &[Key] = &[
     key("warmstart.demos", Whole(1, 1 << 32), "trajectories", "Demonstrated trajectories, one pass.", ""),
     key("warmstart.noise", Number(0.0, 1.0), "", "Probability that a planned move is replaced by a random one.", ""),
     key("warmstart.full", Number(0.0, 1.0), "", "Probability that a turn holds as many actions as it may; otherwise their number is uniform from 1.", ""),
+    key("warmstart.bare", Number(0.0, 1.0), "", "Probability that a turn's reasoning names nothing of what the player sees, only what it does: `go Down`.", ""),
     key("warmstart.batch", Whole(1, 1 << 32), "trajectories", "Rows of one optimiser step.", ""),
     key("warmstart.optim.lr", Number(0.0, 1.0), "", "Learning rate after the warm-up.", ""),
     key("warmstart.optim.betas", Numbers(2, 0.0, 1.0), "", "Decay of AdamW's two moments.", ""),

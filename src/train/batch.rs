@@ -6,7 +6,7 @@ use crate::estimator::{Advantages, Estimator, EstimatorError, Inputs, Scored, So
 use crate::filter::{Filtered, Measurement};
 use crate::objective::correction::{self, Correction};
 use crate::policy::{Policy, PolicyError, Row, TokenValues, Weights};
-use crate::reward::{is_cut, normalise, overlong, penalties, turn_scores};
+use crate::reward::{is_cut, normalise, overlong, penalties, thinking, turn_scores};
 use crate::trajectory::Trajectory;
 use crate::update::adjust::{adjust, divisor};
 use crate::update::{Batch, micro_batches};
@@ -124,14 +124,21 @@ pub fn prepare<'a>(
 /// The trajectories that were kept, as the estimators see them.
 fn scored(trajectories: &[Trajectory], kept: &[usize], config: &Config, metrics: &mut Metrics) -> Vec<Scored> {
     let (reward, limit) = (&config.reward, config.rollout.response_tokens);
-    let length_costs = |t: &Trajectory| t.turns.iter().map(|u| overlong(reward, u.response.len(), limit)).sum::<f64>();
-    let scores: Vec<f64> = trajectories.iter().map(|t| t.score() + length_costs(t)).collect();
+    let too_long = |t: &Trajectory| t.turns.iter().map(|u| overlong(reward, u.response.len(), limit)).sum::<f64>();
+    let thought = |t: &Trajectory| t.turns.iter().map(|u| thinking(reward, u)).sum::<f64>();
+    let scores: Vec<f64> = trajectories.iter().map(|t| t.score() + too_long(t) + thought(t)).collect();
     let groups: Vec<usize> = trajectories.iter().map(|t| t.group).collect();
     let tags: Vec<&str> = trajectories.iter().map(|t| t.tag.as_str()).collect();
     let normalised = normalise(reward, &scores, &groups, &tags);
+    let mut put = |name: &str, costs: &dyn Fn(&Trajectory) -> f64| {
+        let sum = kept.iter().map(|&i| costs(&trajectories[i])).sum::<f64>();
+        metrics.insert(name.into(), sum / kept.len().max(1) as f64);
+    };
     if reward.overlong_buffer_tokens > 0 {
-        let costs = kept.iter().map(|&i| length_costs(&trajectories[i])).sum::<f64>();
-        metrics.insert("batch/overlong_penalty".into(), costs / kept.len().max(1) as f64);
+        put("batch/overlong_penalty", &too_long);
+    }
+    if reward.think_cost > 0.0 {
+        put("batch/think_cost", &thought);
     }
     let of = |&i: &usize| {
         let t = &trajectories[i];

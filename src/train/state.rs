@@ -1,7 +1,7 @@
 //! What a resumed run goes on from, beside weights and optimiser.
 
 use crate::agent_proxy::Rollout;
-use crate::collapse::CollapseState;
+use crate::collapse::{CollapseState, Regime};
 use crate::config::Config;
 use crate::env_manager::EnvManagerState;
 use crate::env_manager::metrics::Metrics;
@@ -96,7 +96,7 @@ impl TrainState {
         }
     }
 
-    /// Shows the guards what was played and what the filter saw of it.
+    /// Shows the guards what was played, what the filter saw of it, and what the collapse detector named it.
     pub fn watch_rollout(
         &mut self,
         step: u64,
@@ -112,7 +112,10 @@ impl TrainState {
         metrics.insert("guards/degenerate_share".into(), degenerate);
         let spreads: Vec<f64> = filtered.groups.iter().map(|group| group.reward_std).collect();
         let spread = (!filtered.rows.is_empty()).then(|| statistics::mean(&spreads));
-        let alarms = self.guards.after_rollout(step, degenerate, spread, &config.guards);
+        let mut alarms = self.guards.after_rollout(step, degenerate, spread, &config.guards);
+        // There is one on steps that were measured.
+        let regime = metrics.get("collapse/regime").and_then(|number| Regime::numbered(*number));
+        alarms.extend(regime.and_then(|regime| self.guards.after_measurement(step, regime, &config.guards)));
         note(&alarms, metrics);
         alarms
     }
