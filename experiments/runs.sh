@@ -33,8 +33,8 @@ make() {
     echo "$dir was made with other settings; choose another OUT, or remove it and $dir.done" >&2
     return 1
   fi
-  if [ -d "$dir" ] && [ "$1" = train ]; then how=(--resume)
-  # A warm start is short and not resumed.
+  # What has no checkpoint yet (a warm start never has) begins anew.
+  if ls "$dir"/checkpoints/step-* >/dev/null 2>&1; then how=(--resume)
   elif [ -d "$dir" ]; then rm -r "$dir"; fi
   mkdir -p "$OUT"
   if ! "$RAGEN" "$@" --threads "$THREADS" --run "$dir" --quiet ${how[@]+"${how[@]}"} >"$log" 2>&1; then

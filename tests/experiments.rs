@@ -68,7 +68,7 @@ fn tables_have_the_values_computed_by_hand() {
     // Within: 1 and 0.5 (ranks 2, 3, 1 against 1, 3, 2). All: ranks of I are 1.5 3.5 5.5 3.5 5.5 1.5, of success 1 2 3 4 6 5. Ends: falling.
     let (ok, out, _) = table(&place, &[&["correlations"], runs.as_slice()].concat());
     assert!(ok && out.starts_with("lake, 2 runs, 6 pairs:\n"), "{out}");
-    let all = 3.0 / (16.0f64 * 17.5).sqrt();
+    let all = 6.0 / (16.0f64 * 17.5).sqrt();
     assert!(out.contains(&format!("| I(X;Z) / ln N | 0.75 (0.50 to 1.00) | {all:.2} | -1.00 |")), "{out}");
     assert!(out.contains("| retrieval | – (– to –) | – | – |"), "{out}");
     assert!(out.contains("| H(Z given X) | -1.00 (-1.00 to -1.00) |"), "{out}");
@@ -124,8 +124,10 @@ fn estimators_and_correlations_in_small() {
 
     // What is there is not made again; what was cut off goes on; other settings are refused.
     fs::remove_file(place.path("sokoban-ppo-all-1.done")).unwrap();
+    fs::remove_file(place.path("sokoban-grpo-all-1.done")).unwrap();
+    fs::remove_dir_all(place.path("sokoban-grpo-all-1/checkpoints")).unwrap();
     let (ok, tables, err) = script(&place, "correlations.sh", &[]);
-    assert!(ok && err.matches("is done").count() == 1 && err.contains("sokoban-ppo-all-1 is done"), "{err}");
+    assert!(ok && err.matches("is done").count() == 2 && err.contains("sokoban-ppo-all-1 is done"), "{err}");
     assert_eq!(tables.matches(", 4 runs, 4 pairs:").count(), 2, "{tables}");
     assert_eq!(tables.matches("| entropy of a token |").count(), 2, "{tables}");
     let (ok, again, _) = script(&place, "estimators.sh", &[]);

@@ -1,4 +1,5 @@
 //! The real binary in a folder of its own, and what is looked at of a run.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use serde_json::Value;
 use std::fs;
