@@ -13,8 +13,11 @@ use std::process::ExitCode;
 
 const FIRST_TURN: &str = "collapse_first_turn_sample";
 
-/// What is set against success: a heading and how it is read from a step's metrics.
-const MEASURES: [(&str, fn(&Value) -> Option<f64>); 5] = [
+/// How a measure is read from a step's metrics.
+type Read = fn(&Value) -> Option<f64>;
+
+/// What is set against success, each with its heading.
+const MEASURES: [(&str, Read); 5] = [
     ("I(X;Z) / ln N", |m| Some(of(m, "mi_seq_estimate")? / of(m, "mi_upper_bound")?)),
     ("its moving z-score", |m| of(m, "mi_zscore_ema_seq")),
     ("retrieval", |m| of(m, "retrieval_accuracy")),
@@ -75,7 +78,7 @@ impl Run {
     }
 
     /// A measure and success of every step that has both.
-    fn pairs(&self, measure: fn(&Value) -> Option<f64>) -> Vec<(f64, f64)> {
+    fn pairs(&self, measure: Read) -> Vec<(f64, f64)> {
         self.measured().filter_map(|metrics| Some((measure(metrics)?, self.success_at(metrics)?))).collect()
     }
 }
