@@ -339,6 +339,8 @@ pub enum PromptStyle {
 pub struct Rollout {
     /// Turns of an episode at most.
     pub max_turns: usize,
+    /// Fewer turns at the beginning of a run.
+    pub curriculum: Curriculum,
     /// Episodes played at once; 0: as the memory plan says. Changes no result.
     pub places: usize,
     /// Actions of a turn at most; further ones are dropped without penalty.
@@ -375,6 +377,7 @@ impl Default for Rollout {
     fn default() -> Self {
         Rollout {
             max_turns: 5,
+            curriculum: Curriculum::default(),
             places: 0,
             max_actions_per_turn: 2,
             action_separator: "||".into(),
@@ -391,6 +394,37 @@ impl Default for Rollout {
             overflow: Overflow::Drop,
             history: History::Auto,
         }
+    }
+}
+
+impl Rollout {
+    /// Turns of a training episode at most in this step, counted from 1.
+    ///
+    /// **Math** m(s) = min(M, c + ⌊(M − c)(s − 1) / S⌋), with M = `max_turns`, c and S the curriculum's turns and steps.
+    pub fn max_turns_at(&self, step: u64) -> usize {
+        let Curriculum { turns, steps } = self.curriculum;
+        if turns == 0 {
+            return self.max_turns;
+        }
+        let more = self.max_turns.saturating_sub(turns) as u128 * u128::from(step.saturating_sub(1));
+        let grown = more / u128::from(steps.max(1)) + turns as u128;
+        grown.min(self.max_turns as u128) as usize
+    }
+}
+
+/// `[rollout.curriculum]`: how the horizon of training episodes grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Curriculum {
+    /// Turns at most in the first step; 0: `max_turns` throughout.
+    pub turns: usize,
+    /// Steps after which they are `max_turns`.
+    pub steps: u64,
+}
+
+impl Default for Curriculum {
+    fn default() -> Self {
+        Curriculum { turns: 0, steps: 100 }
     }
 }
 
@@ -563,11 +597,13 @@ pub struct Checkpoint {
     pub every: u64,
     /// The newest so many stay; 0 keeps all.
     pub keep: usize,
+    /// Also where a validation went better than all before it; that checkpoint stays until there is a better one.
+    pub best: bool,
 }
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Checkpoint { every: 100, keep: 1 }
+        Checkpoint { every: 100, keep: 1, best: true }
     }
 }
 

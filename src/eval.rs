@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How a policy did on one tag.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TagScore {
     /// Whole episodes.
     pub episodes: usize,
@@ -20,8 +20,11 @@ pub struct TagScore {
     pub reward: f64,
     /// Share of turns of the required form that named no unknown action.
     pub format_valid: f64,
-    /// Share of groups of which at least one member ended well; k is the group size.
+    /// Share of groups of which at least one member ended well: pass@k for k the group size, where no member was dropped.
     pub pass_at_k: f64,
+    /// pass@k by k: 1, 2, 4, … and the size of the largest group. See [`pass_at`].
+    #[serde(default)]
+    pub pass_at: BTreeMap<usize, f64>,
 }
 
 /// An evaluation.
@@ -77,10 +80,16 @@ pub fn evaluate(
 /// How the trajectories of one tag went; each comes with its round.
 fn score(played: &[(u64, &Trajectory)]) -> TagScore {
     let n = played.len().max(1) as f64;
-    let mut groups: BTreeMap<(u64, usize), bool> = BTreeMap::new();
+    // Members and successes of each group.
+    let mut groups: BTreeMap<(u64, usize), (usize, usize)> = BTreeMap::new();
     for (round, t) in played {
-        *groups.entry((*round, t.group)).or_default() |= t.outcome.success;
+        let (members, successes) = groups.entry((*round, t.group)).or_default();
+        *members += 1;
+        *successes += usize::from(t.outcome.success);
     }
+    let groups: Vec<(usize, usize)> = groups.into_values().collect();
+    let largest = groups.iter().map(|(members, _)| *members).max().unwrap_or(0);
+    let powers = std::iter::successors(Some(1), |k| Some(2 * k)).take_while(|k| *k < largest);
     let turns = played.iter().flat_map(|(_, t)| &t.turns);
     let valid = turns.clone().filter(|turn| turn.is_valid()).count();
     TagScore {
@@ -88,6 +97,61 @@ fn score(played: &[(u64, &Trajectory)]) -> TagScore {
         success: played.iter().filter(|(_, t)| t.outcome.success).count() as f64 / n,
         reward: played.iter().map(|(_, t)| t.reward()).sum::<f64>() / n,
         format_valid: valid as f64 / turns.count().max(1) as f64,
-        pass_at_k: groups.values().filter(|passed| **passed).count() as f64 / groups.len().max(1) as f64,
+        pass_at_k: groups.iter().filter(|(_, c)| *c > 0).count() as f64 / groups.len().max(1) as f64,
+        pass_at: powers.chain([largest]).map(|k| (k, pass_at(&groups, k))).collect(),
+    }
+}
+
+/// pass@k: how probable it is that at least one of `k` members of a group ends well; the mean over groups, each given by how many
+/// members it has and how many of them ended well. Groups of fewer than `k` members tell nothing and are left out.
+///
+/// **Math** of n members with c successes 1 − C(n − c, k) / C(n, k), which is unbiased, = 1 − Π_{i = n−c+1}^{n} (1 − k/i).
+///
+/// **Source** Chen et al., arXiv:2107.03374, equation 1.
+pub fn pass_at(groups: &[(usize, usize)], k: usize) -> f64 {
+    let of = |&(n, c): &(usize, usize)| match n - c < k {
+        true => 1.0,
+        false => 1.0 - (n - c + 1..=n).map(|i| 1.0 - k as f64 / i as f64).product::<f64>(),
+    };
+    let told: Vec<f64> = groups.iter().filter(|(n, _)| *n >= k).map(of).collect();
+    told.iter().sum::<f64>() / told.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// n over k as a whole number.
+    fn choose(n: usize, k: usize) -> u64 {
+        if k > n { 0 } else { (1..=k as u64).fold(1, |product, i| product * (n as u64 - k as u64 + i) / i) }
+    }
+
+    #[test]
+    fn pass_at_k_is_the_share_of_draws_with_a_success() {
+        for n in 1..=12 {
+            for c in 0..=n {
+                for k in 1..=n {
+                    let want = 1.0 - choose(n - c, k) as f64 / choose(n, k) as f64;
+                    assert!((pass_at(&[(n, c)], k) - want).abs() < 1e-12, "{n} {c} {k}");
+                }
+            }
+        }
+        // By hand: of 4 with 1 success two draws find it in 3 of 6 pairs.
+        assert!((pass_at(&[(4, 1), (4, 4), (4, 0)], 2) - 0.5).abs() < 1e-12);
+        assert_eq!(pass_at(&[(1, 0), (2, 1)], 2), 1.0, "a group of one cannot tell pass@2");
+        assert_eq!(pass_at(&[], 1), 0.0);
+    }
+
+    #[test]
+    fn groups_of_a_round_are_groups_of_their_own() {
+        let played = |group: usize, success: bool| {
+            let mut t = Trajectory { group, ..Trajectory::default() };
+            t.outcome.success = success;
+            t
+        };
+        let trajectories = [played(0, true), played(0, false), played(0, false), played(0, false)];
+        let score = score(&[0, 0, 1, 1].into_iter().zip(&trajectories).collect::<Vec<_>>());
+        assert_eq!(score.pass_at, BTreeMap::from([(1, 0.25), (2, 0.5)]));
+        assert_eq!((score.pass_at_k, score.success), (0.5, 0.25));
     }
 }

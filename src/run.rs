@@ -4,6 +4,7 @@
 //! config.toml  metrics.jsonl  timing.jsonl  val.jsonl  notices.jsonl
 //! trajectories/step-000010.jsonl
 //! checkpoints/step-000100/     a model directory, and trainer.state
+//! best.json                    the step of the best checkpoint
 //! ```
 //!
 //! This module knows files, not what is in them: a metric is a JSON object with a `step`, a checkpoint is whatever was
@@ -19,7 +20,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+mod best;
 mod files;
+
+pub use best::{Retention, Which};
 use files::{Ctx, append_line, hash, hash_reader, sync_dir, write_atomic};
 
 /// Why the run directory cannot be read or written.
@@ -48,6 +52,16 @@ pub enum RunError {
         path: PathBuf,
         /// The checkpoints that are there, with what is wrong with each.
         broken: Vec<String>,
+    },
+    /// A checkpoint that the run does not have.
+    #[error("{} has no checkpoint {which}: {why}", run.display())]
+    Absent {
+        /// The run.
+        run: PathBuf,
+        /// Which was asked for.
+        which: Which,
+        /// Why it is not there.
+        why: String,
     },
     /// A checkpoint that is not whole.
     #[error("{}: {why}", path.display())]
@@ -278,11 +292,11 @@ impl RunDir {
     /// Saves a checkpoint: `write_model` fills the folder it is given, then `state` is put beside it.
     ///
     /// Everything that belongs to this step must be in the logs already: resuming goes on at `step` + 1. Afterwards
-    /// only the newest `keep` checkpoints stay (0 keeps all).
+    /// only the checkpoints that `retention` names stay.
     pub fn save<E: std::fmt::Display>(
         &self,
         step: u64,
-        keep: usize,
+        retention: Retention,
         state: &StateToSave<'_>,
         write_model: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<PathBuf, RunError> {
@@ -328,7 +342,8 @@ impl RunDir {
             fs::rename(&partial, &path).ctx("create", &path)?;
         }
         sync_dir(&checkpoints)?;
-        self.prune(keep)?;
+        self.mark_best(retention.best)?;
+        self.prune(retention)?;
         Ok(path)
     }
 
@@ -397,15 +412,6 @@ impl RunDir {
         let mut steps: Vec<_> = entries.into_iter().filter_map(|(name, path)| Some((step_of(&name)?, path))).collect();
         steps.sort();
         Ok(steps)
-    }
-
-    fn prune(&self, keep: usize) -> Result<(), RunError> {
-        let steps = self.steps()?;
-        let surplus = if keep == 0 { 0 } else { steps.len().saturating_sub(keep) };
-        for (_, path) in &steps[..surplus] {
-            remove(path)?;
-        }
-        Ok(())
     }
 }
 

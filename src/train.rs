@@ -22,7 +22,7 @@ mod journal;
 mod state;
 
 pub use journal::{Journal, Seconds, StepReport, Summary, TrainError};
-pub use state::{Stopped, TrainState};
+pub use state::{Best, Stopped, TrainState};
 
 /// Everything a run needs beside the policy.
 pub struct Trainer {
@@ -38,6 +38,15 @@ pub struct Trainer {
     val_part: Option<EnvManager>,
     /// What a resumed run goes on from.
     pub state: TrainState,
+}
+
+/// What a step came to, beside its metrics.
+#[derive(Clone, Copy, Default)]
+struct Course {
+    stopped: Option<Stopped>,
+    went_back: bool,
+    /// Its validation had more success than all before it.
+    is_best: bool,
 }
 
 impl Trainer {
@@ -87,43 +96,66 @@ impl Trainer {
                 break;
             }
             self.state.step = step;
-            let mut stopped = self.state.why_stop(&self.config);
-            let mut went_back = false;
+            let mut course = Course { stopped: self.state.why_stop(&self.config), ..Course::default() };
             if let Some(alarm) = &report.alarm {
-                (stopped, went_back) = self.heed(alarm, policy, journal)?;
+                course = self.heed(alarm, policy, journal)?;
             }
+            summary.after = self.validate_if_due(&mut course, policy, journal)?;
             let interrupted = journal.is_interrupted().then_some(Stopped::Interrupted);
-            // An interrupted run goes on later, so it validates where an uninterrupted one would, and nowhere else.
-            let mut is_last = step == self.config.run.steps || stopped.is_some();
-            let is_due = |every: u64| every > 0 && step.is_multiple_of(every);
-            let validates_last = is_last && (self.config.val.every > 0 || self.config.val.before_train);
-            if validates_last || is_due(self.config.val.every) {
-                let mut evaluation = self.validate(policy, is_last)?;
-                let success = evaluation.tags.iter().map(|(tag, score)| (tag.as_str(), score.success));
-                let alarm = self.state.guards.after_validation(step, success, &self.config.guards);
-                let alarm = alarm.filter(|_| !is_last);
-                if let Some(Alarm { guard, action: Action::Stop, .. }) = alarm {
-                    evaluation.metrics.insert(format!("early_stopped/{}", guard.name()), 1.0);
-                }
-                journal.validation(step, &evaluation)?;
-                if let Some(alarm) = alarm {
-                    journal.notice(step, &alarm.text)?;
-                    if alarm.action.intervenes() {
-                        (stopped, went_back) = self.heed(&alarm, policy, journal)?;
-                        is_last |= stopped.is_some();
-                    }
-                }
-                summary.after = is_last.then_some(evaluation);
-            }
-            summary.stopped = stopped.or(interrupted);
-            // A stop never skips the checkpoint, and one is due where the run went back, so that it is not gone back behind again.
-            let saves_last = is_last && self.config.checkpoint.every > 0;
-            if interrupted.is_some() || saves_last || went_back || is_due(self.config.checkpoint.every) {
+            summary.stopped = course.stopped.or(interrupted);
+            if interrupted.is_some() || self.saves(&course) {
                 self.state.envs = self.train_envs.state;
                 journal.checkpoint(step, policy, &self.state)?;
             }
         }
         Ok(summary)
+    }
+
+    /// Whether the present step is the last. An interrupted run goes on later, so for that it is not.
+    fn is_last(&self, course: &Course) -> bool {
+        self.state.step == self.config.run.steps || course.stopped.is_some()
+    }
+
+    /// Whether a checkpoint is due. A stop never skips it, and one is due where the run went back, so that it is not gone back behind
+    /// again.
+    fn saves(&self, course: &Course) -> bool {
+        let every = self.config.checkpoint.every;
+        let is_due = self.is_last(course) || course.is_best || self.state.step.is_multiple_of(every.max(1));
+        course.went_back || (every > 0 && is_due)
+    }
+
+    /// Validates if that is due, which a stop never skips; the evaluation, if it was the last one.
+    fn validate_if_due<P: Policy>(
+        &mut self,
+        course: &mut Course,
+        policy: &mut P,
+        journal: &mut dyn Journal<P>,
+    ) -> Result<Option<Evaluation>, TrainError> {
+        let (step, is_last, val) = (self.state.step, self.is_last(course), &self.config.val);
+        let is_due = val.every > 0 && step.is_multiple_of(val.every);
+        if !(is_due || is_last && (val.every > 0 || val.before_train)) {
+            return Ok(None);
+        }
+        let mut evaluation = self.validate(policy, is_last)?;
+        let success = evaluation.tags.iter().map(|(tag, score)| (tag.as_str(), score.success));
+        let alarm = self.state.guards.after_validation(step, success, &self.config.guards);
+        let alarm = alarm.filter(|_| !is_last);
+        if let Some(Alarm { guard, action: Action::Stop, .. }) = alarm {
+            evaluation.metrics.insert(format!("early_stopped/{}", guard.name()), 1.0);
+        }
+        journal.validation(step, &evaluation)?;
+        // Where the run goes back after it, the weights that were validated are gone.
+        let goes_back = alarm.as_ref().is_some_and(|alarm| alarm.action == Action::Rollback);
+        if self.config.checkpoint.best && self.config.checkpoint.every > 0 && !goes_back {
+            course.is_best = self.state.is_best(evaluation.success());
+        }
+        if let Some(alarm) = alarm {
+            journal.notice(step, &alarm.text)?;
+            if alarm.action.intervenes() {
+                *course = Course { is_best: course.is_best, ..self.heed(&alarm, policy, journal)? };
+            }
+        }
+        Ok(self.is_last(course).then_some(evaluation))
     }
 
     /// Does what a guard asks for: a reason to stop, or that the run went back.
@@ -132,27 +164,28 @@ impl Trainer {
         alarm: &Alarm,
         policy: &mut P,
         journal: &mut dyn Journal<P>,
-    ) -> Result<(Option<Stopped>, bool), TrainError> {
-        let (step, stop) = (self.state.step, Some(Stopped::Guard(alarm.guard)));
+    ) -> Result<Course, TrainError> {
+        let step = self.state.step;
+        let stop = Course { stopped: Some(Stopped::Guard(alarm.guard)), ..Course::default() };
         if alarm.action == Action::Stop {
-            return Ok((stop, false));
+            return Ok(stop);
         }
         if self.state.guards.rollbacks >= self.config.guards.max_rollbacks {
             journal
                 .notice(step, &format!("step {step}: it went back guards.max_rollbacks times already, so it stops"))?;
-            return Ok((stop, false));
+            return Ok(stop);
         }
         let Some(state) = journal.go_back(policy, alarm.since)? else {
             let since = alarm.since;
             journal
                 .notice(step, &format!("step {step}: there is no checkpoint from before step {since}, so it stops"))?;
-            return Ok((stop, false));
+            return Ok(stop);
         };
         journal
             .notice(step, &format!("step {step}: back to the checkpoint of step {}, and on from there", state.step))?;
         self.train_envs.state = state.envs;
         self.state.go_back(state, step);
-        Ok((None, true))
+        Ok(Course { went_back: true, ..Course::default() })
     }
 
     /// One training step.
@@ -163,10 +196,13 @@ impl Trainer {
         let mut seconds = Seconds::start();
         let (mut metrics, mut notices) = (Metrics::new(), Vec::new());
 
-        let (rollout, filtered) = self.gather(policy, key.named("rollout").with(step), &mut seconds)?;
+        let (rollout, filtered) = self.gather(policy, step, &mut seconds)?;
         metrics.extend(rollout.metrics.iter().map(|(key, value)| (format!("train/{key}"), *value)));
         metrics.insert("train/rejected_levels".into(), self.train_envs.state.rejected as f64);
         metrics.insert("train/rollout_attempts".into(), rollout.rounds as f64);
+        if config.rollout.curriculum.turns > 0 {
+            metrics.insert("train/max_turns".into(), config.rollout.max_turns_at(step) as f64);
+        }
         metrics.extend(filtered.metrics.iter().cloned());
 
         if config.collapse.is_due(step) {
@@ -244,10 +280,11 @@ impl Trainer {
     fn gather(
         &mut self,
         policy: &mut dyn Policy,
-        key: Key,
+        step: u64,
         seconds: &mut Seconds,
     ) -> Result<(Rollout, Filtered), TrainError> {
         let config = &self.config;
+        let key = Key::new(config.run.seed).named("rollout").with(step);
         let rules = config.filter.resolved(config.env.train.groups);
         let (mut rollout, mut entropy) = (Rollout::default(), Vec::new());
         loop {
@@ -256,7 +293,8 @@ impl Trainer {
                 rounds => key.named("round").with(rounds as u64),
             };
             let broken = self.train_envs.reset()?;
-            let how = Play::new(&self.context, &config.rollout, config.rollout.sampling);
+            let mut how = Play::new(&self.context, &config.rollout, config.rollout.sampling);
+            how.max_turns = config.rollout.max_turns_at(step);
             let more = play(policy, &mut self.train_envs, broken, how, key)?;
             seconds.lap("rollout");
             entropy.extend(batch::entropies(policy, &more.trajectories, config)?);

@@ -456,6 +456,18 @@ fn the_other_commands() {
     assert!(place.path("a/eval.json").is_file() && place.path("a/trajectories/eval.jsonl").is_file());
     place.check(0, &["eval", "a"]);
     assert!(place.path("a/eval-2.json").is_file(), "nothing is overwritten");
+    let (out, _) =
+        place.check(0, &["eval", "a", "--checkpoint", "1", "env.val.groups=2", "env.val.group_size=3", "--json"]);
+    assert!(out.contains("pass@2  pass@3"), "{out}");
+    let score = &json(out.lines().last())["tags"]["TinyFrozenLake"];
+    assert_eq!(score["pass_at"].as_object().unwrap().keys().collect::<Vec<_>>(), ["1", "2", "3"]);
+    assert_eq!((&score["pass_at"]["1"], &score["pass_at"]["3"]), (&score["success"], &score["pass_at_k"]));
+    says(
+        &place.check(2, &["eval", "a", "--checkpoint", "7"]).1,
+        &["a has no checkpoint 7", "step-000007 is not there"],
+    );
+    says(&place.check(2, &["eval", "frozen_lake", "--checkpoint", "best"]).1, &["frozen_lake is no run"]);
+    says(&place.check(2, &["export", "a", "b", "--checkpoint", "bset"]).1, &["newest, best or the number of a step"]);
 
     let (out, _) = place.check(0, &small(&["rollout", "--run", "r", "--json"]));
     assert_eq!(json(out.lines().last())["episodes"], 32);

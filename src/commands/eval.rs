@@ -7,10 +7,11 @@ use ragen::agent_proxy::Play;
 use ragen::config::Config;
 use ragen::env_manager::EnvManager;
 use ragen::eval::{Evaluation, evaluate};
-use ragen::run::{self, RunDir};
+use ragen::run::{self, RunDir, Which};
 use ragen::settings::{self, SHIPPED};
 use ragen_envs::Mode;
 use serde_json::{Map, json};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What to evaluate, and on what.
@@ -25,7 +26,10 @@ pub struct Options {
     /// The configuration to play by [default: that of the run, or the shipped one of the model's name]
     #[arg(long, value_name = "CONFIG")]
     pub config: Option<String>,
-    /// Changes to it, such as val.temperature=0.5, env.val.groups=256, env.val.group_size=8 (the k of pass@k)
+    /// Which checkpoint of a run: newest, best (by validation), or the number of its step
+    #[arg(long, value_name = "WHICH")]
+    pub checkpoint: Option<Which>,
+    /// Changes to it, such as val.temperature=0.5, env.val.groups=256, env.val.group_size=8 (for pass@k up to 8)
     #[arg(value_name = "KEY=VALUE")]
     pub changes: Vec<String>,
 }
@@ -37,7 +41,7 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
     let mut config = configure(common, options, of_run)?;
     let device = open::take_device(&mut config, common.quiet)?;
     let (Prepared { source, context, plan }, settled) =
-        Prepared::new(Source::open(&options.model)?, &mut config, &device, false)?;
+        Prepared::new(Source::open_at(&options.model, options.checkpoint)?, &mut config, &device, false)?;
     let Opened { mut policy, belongings, .. } = source.assemble(&config, &config.optim, &device, &plan)?;
     let tokenizer = belongings.tokenizer;
     let mut envs = EnvManager::new(&config.env.val, &config.envs, Mode::Val)?;
@@ -99,11 +103,19 @@ fn free_names(run: &RunDir) -> (String, String) {
 }
 
 fn show(evaluation: &Evaluation, config: &Config) -> String {
-    let pass = format!("pass@{}", config.env.val.group_size);
-    let mut rows = vec![["tag", "episodes", "success", "reward", "format valid", &pass].map(str::to_string).to_vec()];
+    let mut of_k: BTreeSet<usize> = evaluation.tags.values().flat_map(|score| score.pass_at.keys().copied()).collect();
+    if of_k.len() > 1 {
+        // The success, beside it.
+        of_k.remove(&1);
+    }
+    let mut head = ["tag", "episodes", "success", "reward", "format valid"].map(str::to_string).to_vec();
+    head.extend(of_k.iter().map(|k| format!("pass@{k}")));
+    let mut rows = vec![head];
     for (tag, score) in &evaluation.tags {
-        let numbers = [score.success, score.reward, score.format_valid, score.pass_at_k].map(|x| format!("{x:.3}"));
-        rows.push([vec![tag.clone(), thousands(score.episodes)], numbers.to_vec()].concat());
+        let mut row = vec![tag.clone(), thousands(score.episodes)];
+        row.extend([score.success, score.reward, score.format_valid].map(|x| format!("{x:.3}")));
+        row.extend(of_k.iter().map(|k| score.pass_at.get(k).map_or("–".into(), |x| format!("{x:.3}"))));
+        rows.push(row);
     }
     format!("{}temperature {}\n", table(&rows), config.val.temperature)
 }

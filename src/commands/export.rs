@@ -2,6 +2,7 @@
 
 use super::open::{Loaded, Source};
 use super::{Common, Failure, print, table, thousands};
+use ragen::run::Which;
 use ragen_models::peft;
 use ragen_models::weights::{SaveOptions, Stored};
 use serde_json::json;
@@ -17,6 +18,9 @@ pub struct Export {
     /// The folder to write, which must be new or empty.
     #[arg(value_name = "DIR")]
     to: PathBuf,
+    /// Which checkpoint of a run: newest, best (by validation), or the number of its step.
+    #[arg(long, value_name = "WHICH")]
+    checkpoint: Option<Which>,
     /// Keep adapters apart, in the layout of peft, instead of merging them into the weights.
     #[arg(long)]
     adapters: bool,
@@ -40,7 +44,7 @@ pub fn run(common: &Common, what: &Export) -> Result<(), Failure> {
     };
     let (to, options) = (what.to.as_path(), SaveOptions { stored, shard_bytes: what.shard_bytes });
     check_target(to)?;
-    let source = Source::open(&what.from)?;
+    let source = Source::open_at(&what.from, what.checkpoint)?;
     let (companions, tokenizer) = (source.companions.clone(), source.tokenizer.clone());
     let failed = |e: &dyn std::fmt::Display| Failure::Run(e.to_string());
     let parameters;

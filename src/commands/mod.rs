@@ -139,7 +139,7 @@ failures!(Run: ragen::train::TrainError, ragen::agent_proxy::RolloutError, ragen
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         match error {
-            RunError::Exists(_) | RunError::NotARun(_) => Failure::Usage(error.to_string()),
+            RunError::Exists(_) | RunError::NotARun(_) | RunError::Absent { .. } => Failure::Usage(error.to_string()),
             _ => Failure::Run(error.to_string()),
         }
     }

@@ -8,7 +8,7 @@ use ragen::config::{Config, Optim};
 use ragen::context_manager::ContextManager;
 use ragen::plan::{self, Machine, Plan};
 use ragen::policy::model::Model;
-use ragen::run::{self, RunDir, Saved, StateToSave};
+use ragen::run::{self, RunDir, Saved, StateToSave, Which};
 use ragen::train::TrainState;
 use ragen_models::chat_template::Chat;
 use ragen_models::config::{Family, Rope, RopeScaling};
@@ -159,13 +159,18 @@ impl Source {
 
     /// The model at `path`: a model folder, a GGUF file, adapters, a run, or the name of a shipped model.
     pub fn open(path: &str) -> Result<Source, Failure> {
+        Source::open_at(path, None)
+    }
+
+    /// As [`Source::open`], and of a run this checkpoint.
+    pub fn open_at(path: &str, which: Option<Which>) -> Result<Source, Failure> {
         match SHIPPED.iter().find(|(name, _)| *name == path && !Path::new(path).exists()) {
-            Some((name, files)) => {
+            Some((name, files)) if which.is_none() => {
                 let unpacked = unpack(name, files)?;
                 let opened = Source::open_kept(&unpacked.0)?;
                 Ok(Source { base: (*name).into(), _unpacked: Some(unpacked), ..opened })
             }
-            None => Source::open_kept(&model_folder(Path::new(path))?),
+            _ => Source::open_kept(&model_folder(Path::new(path), which)?),
         }
     }
 
@@ -301,9 +306,16 @@ pub fn fresh_shape(config: &Config, tokenizer: &Tokenizer) -> Result<Shape, Fail
     Ok(shape)
 }
 
-/// The model that a path means: itself, or the newest one of a run.
-fn model_folder(path: &Path) -> Result<PathBuf, Failure> {
+/// The model that a path means: itself, or one of a run, the newest unless another is asked for.
+fn model_folder(path: &Path, which: Option<Which>) -> Result<PathBuf, Failure> {
     let is_model = |path: &Path| pretrained::is_model(path) || path.join(peft::CONFIG).is_file();
+    if let Some(which) = which {
+        if !run::is_run(path) {
+            let text = format!("--checkpoint {which}: {} is no run, which alone has checkpoints", path.display());
+            return Err(Failure::Usage(text));
+        }
+        return Ok(RunDir::open(path)?.checkpoint(which)?.path);
+    }
     if is_model(path) {
         return Ok(path.to_path_buf());
     }

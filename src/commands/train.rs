@@ -11,7 +11,7 @@ use ragen::env_manager::metrics::Metrics;
 use ragen::eval::Evaluation;
 use ragen::plan;
 use ragen::policy::model::Model;
-use ragen::run::{Log, RunDir, Saved};
+use ragen::run::{Log, Retention, RunDir, Saved};
 use ragen::settings;
 use ragen::train::{Journal, StepReport, Stopped, Summary, TrainError, TrainState, Trainer};
 use ragen_models::optim::Decay;
@@ -53,6 +53,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
     let run = match resumed {
         Some((run, step)) => {
             run.rewind(step)?;
+            run.mark_best(trainer.state.best.map(|best| best.step))?;
             run.write_config(&text)?;
             run
         }
@@ -223,9 +224,10 @@ impl Journal<Model> for Recorder<'_> {
 
     fn checkpoint(&mut self, step: u64, policy: &Model, state: &TrainState) -> Result<(), TrainError> {
         let saved = open::trainer_state(policy, state).map_err(|e| TrainError::Journal(Box::new(e)))?;
-        let keep = self.config.checkpoint.keep;
+        let best = state.best.map(|best| best.step);
+        let retention = Retention { newest: self.config.checkpoint.keep, best };
         let write = |folder: &std::path::Path| self.belongings.save(folder, policy);
-        self.run.save(step, keep, &saved, write).map_err(journal)?;
+        self.run.save(step, retention, &saved, write).map_err(journal)?;
         Ok(())
     }
 
@@ -293,6 +295,8 @@ struct Outcome {
     steps: u64,
     before: Option<Value>,
     after: Option<Value>,
+    /// The validation of the best checkpoint.
+    best: Option<Value>,
     sampled_tokens: usize,
     trained_tokens: usize,
     seconds: f64,
@@ -319,6 +323,7 @@ impl Outcome {
             steps: summary.step,
             before: at(0),
             after: at(summary.step).filter(|_| summary.step > 0),
+            best: run.best_step()?.and_then(at),
             sampled_tokens: sum("train/sampled_tokens"),
             trained_tokens: sum("batch/trained_tokens"),
             seconds,
@@ -360,6 +365,13 @@ impl Outcome {
             }
             Some(Stopped::Interrupted) | None => {}
         }
+        if let Some((step, success)) =
+            self.best.as_ref().and_then(|best| Some((best["step"].as_u64()?, best["success"].as_f64()?)))
+        {
+            text.push_str(&format!(
+                "best    success {success:.3} after step {step} (--checkpoint best of eval and export)\n"
+            ));
+        }
         let phases: f64 = summary.seconds.iter().map(|(_, seconds)| seconds).sum();
         let mut parts: Vec<String> = summary.seconds.iter().map(|(phase, s)| format!("{phase} {s:.1}")).collect();
         parts.push(format!("validation and files {:.1}", (self.seconds - phases).max(0.0)));
@@ -387,6 +399,8 @@ impl Outcome {
             "steps": self.steps,
             "success_before": of(&self.before, "success"),
             "success_after": of(&self.after, "success"),
+            "best_step": of(&self.best, "step"),
+            "best_success": of(&self.best, "success"),
             "reward_before": of(&self.before, "reward"),
             "reward_after": of(&self.after, "reward"),
             "sampled_tokens": self.sampled_tokens,

@@ -7,9 +7,16 @@ fn new_run(dir: &Path) -> RunDir {
 }
 
 fn save(run: &RunDir, step: u64, keep: usize) -> PathBuf {
+    save_with_best(run, step, keep, None)
+}
+
+fn save_with_best(run: &RunDir, step: u64, newest: usize, best: Option<u64>) -> PathBuf {
     let m = [step as f32, 2.0];
     let state = StateToSave { value: json!({"step": step}), buffers: vec![("m", (&m[..]).into())] };
-    run.save(step, keep, &state, |dir| fs::write(dir.join("model.safetensors"), vec![step as u8; 100])).unwrap()
+    run.save(step, Retention { newest, best }, &state, |dir| {
+        fs::write(dir.join("model.safetensors"), vec![step as u8; 100])
+    })
+    .unwrap()
 }
 
 fn record(run: &RunDir, step: u64) {
@@ -82,7 +89,7 @@ fn a_failed_save_leaves_the_older_checkpoint_and_opening_clears_the_rest() {
     let dir = tempfile::tempdir().unwrap();
     let run = new_run(dir.path());
     save(&run, 5, 1);
-    let error = run.save(10, 1, &StateToSave::default(), |dir| {
+    let error = run.save(10, Retention { newest: 1, best: None }, &StateToSave::default(), |dir| {
         fs::write(dir.join("half"), "x").unwrap();
         Err("the disk is full")
     });
@@ -130,7 +137,32 @@ fn saving_a_step_again_replaces_it() {
     let dir = tempfile::tempdir().unwrap();
     let run = new_run(dir.path());
     save(&run, 5, 0);
-    run.save(5, 0, &StateToSave::default(), |_| Ok::<(), Infallible>(())).unwrap();
+    run.save(5, Retention::default(), &StateToSave::default(), |_| Ok::<(), Infallible>(())).unwrap();
     assert_eq!(run.newest_checkpoint().unwrap().state, TrainerState::default());
     assert_eq!(entries(&run.checkpoints()).unwrap().len(), 1);
+}
+
+#[test]
+fn the_best_checkpoint_stays_and_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = new_run(dir.path());
+    let steps = || run.steps().unwrap().iter().map(|(step, _)| *step).collect::<Vec<_>>();
+    save(&run, 5, 1);
+    let error = run.checkpoint(Which::Best).unwrap_err().to_string();
+    assert!(error.contains("has no checkpoint best: none was saved after a validation"), "{error}");
+    save_with_best(&run, 10, 1, Some(10));
+    assert_eq!(steps(), [10]);
+    for step in [15, 20] {
+        save_with_best(&run, step, 1, Some(10));
+        assert_eq!(steps(), [10, step], "the best does not count among the newest");
+    }
+    let step = |which: &str| run.checkpoint(which.parse().unwrap()).unwrap().step;
+    assert_eq!((step("best"), step("newest"), step("20"), step("10")), (10, 20, 20, 10));
+    save_with_best(&run, 25, 2, Some(25));
+    assert_eq!((steps(), step("best")), (vec![20, 25], 25));
+    let error = run.checkpoint(Which::Step(10)).unwrap_err().to_string();
+    assert!(error.contains("has no checkpoint 10: checkpoints/step-000010 is not there"), "{error}");
+    run.mark_best(None).unwrap();
+    assert_eq!(run.best_step().unwrap(), None);
+    assert!("bset".parse::<Which>().unwrap_err().contains("newest, best or the number"));
 }

@@ -152,6 +152,11 @@ fn rollout(found: &mut Found, config: &Config) {
         );
         found.add("rollout.response_tokens", text);
     }
+    if rollout.curriculum.turns > rollout.max_turns {
+        let text =
+            format!("{} is more than rollout.max_turns, which is {}", rollout.curriculum.turns, rollout.max_turns);
+        found.add("rollout.curriculum.turns", text);
+    }
     if rollout.action_separator.is_empty() {
         found.add("rollout.action_separator", "is empty, so actions could not be told apart");
     }

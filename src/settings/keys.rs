@@ -104,7 +104,7 @@ pub const KEYS: &[Key] = &[
     key("env.val.tags", Texts, "", "The environments validated on, each a key of `[envs]`.", "es_manager.val.env_configs.tags"),
     key("env.val.groups", Whole(1, 1 << 16), "", "Groups in all.", "es_manager.val.env_groups"),
     key("env.val.n_groups", Wholes(1), "", "Groups of each tag, summing to `groups`. Empty: an even split, the remainder to the first tags.", "es_manager.val.env_configs.n_groups"),
-    key("env.val.group_size", Whole(1, 1 << 12), "", "Members of a group; also the k of pass@k.", "es_manager.val.group_size"),
+    key("env.val.group_size", Whole(1, 1 << 12), "", "Members of a group, which is the n of pass@k for every k up to it.", "es_manager.val.group_size"),
     key("env.val.seed", Whole(0, MAX), "", "Base seed of the validation levels, the same every time.", "seed.val"),
 
     key("envs.TAG.type", Text, "", "The environment type, as `ragen envs` lists them.", "custom_envs.TAG.env_type"),
@@ -115,6 +115,8 @@ pub const KEYS: &[Key] = &[
     key("envs.TAG.config", Settings, "", "The environment's own settings (`ragen envs TAG`); those left out keep the type's defaults.", "custom_envs.TAG.env_config"),
 
     key("rollout.max_turns", Whole(1, 1 << 32), "turns", "Turns of an episode at most.", "agent_proxy.max_turn"),
+    key("rollout.curriculum.turns", Whole(0, 1 << 32), "turns", "Turns of a training episode at most in the first step; they rise evenly to `rollout.max_turns`, which validation plays at all times. 0: no curriculum.", ""),
+    key("rollout.curriculum.steps", Whole(1, 1 << 32), "steps", "Steps after which they have risen.", ""),
     key("rollout.places", Whole(0, 1 << 20), "", "Episodes played at once; 0: as many as the memory plan has room for, at most 256. Changes no result.", "rollout.max_num_seqs"),
     key("rollout.max_actions_per_turn", Whole(1, 1 << 32), "actions", "Actions of a turn at most; further ones are dropped without penalty.", "agent_proxy.max_actions_per_turn"),
     key("rollout.action_separator", Text, "", "What separates two actions in an answer.", "agent_proxy.action_sep"),
@@ -253,7 +255,8 @@ pub const KEYS: &[Key] = &[
     key("val.exclude_from_training", Flag, "", "No trained level starts from a state that a validation level starts from.", ""),
 
     key("checkpoint.every", Whole(0, MAX), "steps", "Save on every n-th step, and after the last; 0 never.", "trainer.save_freq"),
-    key("checkpoint.keep", Whole(0, 1 << 32), "", "The newest so many stay; 0 keeps all.", "trainer.max_actor_ckpt_to_keep"),
+    key("checkpoint.keep", Whole(0, 1 << 32), "", "The newest so many stay, and the best one; 0 keeps all.", "trainer.max_actor_ckpt_to_keep"),
+    key("checkpoint.best", Flag, "", "Save also where a validation after a step had more success than all before it (the first of equals; not where `checkpoint.every` is 0). `ragen eval RUN --checkpoint best` and `ragen export RUN DIR --checkpoint best` take it.", ""),
 
     key("warmstart.demos", Whole(1, 1 << 32), "trajectories", "Demonstrated trajectories, one pass.", ""),
     key("warmstart.noise", Number(0.0, 1.0), "", "Probability that a planned move is replaced by a random one.", ""),

@@ -29,6 +29,18 @@ pub struct TrainState {
     /// What the divergence from the reference costs by now.
     #[serde(default)]
     pub kl: KlCoefficients,
+    /// The validation with the most success so far, that before the first step apart.
+    #[serde(default)]
+    pub best: Option<Best>,
+}
+
+/// A validation that went better than all before it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// The step after which it was.
+    pub step: u64,
+    /// Share of its episodes that ended well.
+    pub success: f64,
 }
 
 /// The coefficients of the divergence, where they are adapted.
@@ -76,14 +88,24 @@ pub enum Stopped {
 }
 
 impl TrainState {
-    /// Goes back to an earlier state, and on from there as step `step` + 1: what was said stays said, and steps are not counted again.
+    /// Goes back to an earlier state, and on from there as step `step` + 1: what was said stays said, steps are not counted again, and
+    /// the best checkpoint is still there.
     pub fn go_back(&mut self, to: TrainState, step: u64) {
-        let rollbacks = self.guards.rollbacks + 1;
+        let (rollbacks, best) = (self.guards.rollbacks + 1, self.best);
         let collapse = std::mem::take(&mut self.collapse);
-        *self = TrainState { step, ..to };
+        *self = TrainState { step, best, ..to };
         self.guards.rollbacks = rollbacks;
         self.collapse.regime.warned.extend(collapse.regime.warned);
         self.collapse.said_no_thinking |= collapse.said_no_thinking;
+    }
+
+    /// Takes in a validation after the present step; whether it had some success, and more than all before it.
+    pub fn is_best(&mut self, success: f64) -> bool {
+        let is_best = success > self.best.map_or(0.0, |best| best.success);
+        if is_best {
+            self.best = Some(Best { step: self.step, success });
+        }
+        is_best
     }
 
     /// Counts steps in a row with nothing to train on.

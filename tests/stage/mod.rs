@@ -51,6 +51,7 @@ pub fn only(tokens: &[&str]) -> Vec<f64> {
 /// Says the n-th line in the n-th turn of every sequence, as the tokenizer's ids, tags recognised.
 ///
 /// Stops where a sampler would: at a stop token and at the limits. Every log-probability is −1.
+#[derive(Clone)]
 pub struct Scripted {
     pub lines: Vec<String>,
     /// Encodes the lines.
