@@ -18,7 +18,7 @@ fn trajectories() -> Vec<Scored> {
     let turn = |key: Key, k: u64| Turn { n_tokens: TOKENS, reward: key.normal(k), state: key.below(100 + k, 8) as u64 };
     let of = |i: usize| {
         let turns: Vec<Turn> = (0..TURNS as u64).map(|k| turn(Key::new(i as u64), k)).collect();
-        Scored { group: i / MEMBERS, score: turns.iter().map(|turn| turn.reward).sum(), turns }
+        Scored { group: i / MEMBERS, score: turns.iter().map(|turn| turn.reward).sum(), turns, truncated: false }
     };
     (0..GROUPS * MEMBERS).map(of).collect()
 }

@@ -4,7 +4,8 @@
 //! how the estimators treat masked ones: an advantage passes over them without decay. A trajectory is a chain of turns here;
 //! how it is cut into rows for the model is not known, so it reaches no advantage.
 //!
-//! An episode that ended, in its task or at a limit, earns nothing more: nothing is bootstrapped behind its last token.
+//! An episode that ended in its task earns nothing more: nothing is bootstrapped behind its last token. Nor is it, unless that is asked
+//! for, where an episode was cut off at a limit.
 //!
 //! `values` holds the estimators over a value head, `returns` the one over discounted returns, `groups` those that compare the
 //! members of a group, `anchors` the one that also compares turns from equal states, `modifiers` what may follow any of them.
@@ -80,6 +81,9 @@ pub struct AlgorithmConfig {
     pub gamma: f64,
     /// Weight of longer returns: 0 looks one token (or turn) ahead, 1 sums up to the end (`gae`, `bilevel_gae`).
     pub lambda: f64,
+    /// What an episode that was cut off at a limit would still have earned is estimated by the value of its last token (`gae`,
+    /// `bilevel_gae`); false: it earns nothing more.
+    pub bootstrap_truncated: bool,
     /// Discount from one turn to the next (`bilevel_gae`, `gigpo`, and group comparisons with `reward.placement = "turn"`).
     pub turn_gamma: f64,
     /// Divide by the standard deviation (`grpo`, `gigpo`); false is Dr. GRPO.
@@ -104,6 +108,7 @@ impl Default for AlgorithmConfig {
             estimator: Estimator::Gae,
             gamma: 1.0,
             lambda: 1.0,
+            bootstrap_truncated: false,
             turn_gamma: 0.95,
             norm_by_std: true,
             epsilon: 1e-6,
@@ -157,12 +162,14 @@ pub struct Scored {
     pub score: f64,
     /// Its turns.
     pub turns: Vec<Turn>,
+    /// It was cut off at a limit, not ended by its task.
+    pub truncated: bool,
 }
 
 impl Scored {
     /// A trajectory whose tokens are one turn.
     pub fn whole(group: usize, n_tokens: usize, score: f64) -> Scored {
-        Scored { group, score, turns: vec![Turn { n_tokens, reward: score, state: 0 }] }
+        Scored { group, score, turns: vec![Turn { n_tokens, reward: score, state: 0 }], truncated: false }
     }
 
     /// Trained tokens.

@@ -35,6 +35,10 @@ pub struct GradientAnalysisConfig {
     pub buckets: usize,
     /// Times that the rewards are dealt anew for `noise_share`; 0 leaves it out.
     pub noise_draws: usize,
+    /// Groups of a rollout of its own; 0: as many as training has.
+    pub groups: usize,
+    /// Members of a group of it; 0: as many as training has.
+    pub group_size: usize,
     /// Take apart what the filter dropped as well, under `grad_norm_prefilter/`.
     pub prefilter: bool,
     /// Never update.
@@ -50,6 +54,8 @@ impl Default for GradientAnalysisConfig {
             mode: BucketMode::Quantile,
             buckets: 6,
             noise_draws: 2,
+            groups: 0,
+            group_size: 0,
             prefilter: false,
             only: false,
             exit_after: false,
@@ -61,6 +67,18 @@ impl GradientAnalysisConfig {
     /// Whether training step `step` is analysed (the first step is 1).
     pub fn is_due(&self, step: u64) -> bool {
         self.every > 0 && step > 0 && (step - 1).is_multiple_of(self.every)
+    }
+
+    /// Groups and members of what is taken apart, where training has so many of both.
+    pub fn source(&self, (groups, group_size): (usize, usize)) -> (usize, usize) {
+        let or = |own: usize, of_training: usize| if own == 0 { of_training } else { own };
+        (or(self.groups, groups), or(self.group_size, group_size))
+    }
+
+    /// Gradients that are kept on the host at once, with entropy and divergence in the loss or without.
+    pub fn gradients_held(&self, has_entropy: bool, has_kl: bool) -> usize {
+        let (terms, noise) = (usize::from(has_entropy) + usize::from(has_kl), usize::from(self.noise_draws > 0));
+        if self.every == 0 { 0 } else { 1 + terms.max(noise) }
     }
 }
 

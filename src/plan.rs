@@ -255,6 +255,7 @@ impl Plan {
                 value_model: config.model.value_model && trains,
                 reference: config.needs_reference() && lora.is_none() && trains,
                 trains,
+                gradients_held: if trains { gradients_held(config) } else { 0 },
                 packed_tokens,
                 recompute,
                 pages,
@@ -340,13 +341,26 @@ impl Plan {
 
 /// Tokens of all rows of a step.
 fn episode_tokens(config: &Config, rows: usize, row_tokens: usize) -> usize {
-    (config.env.train.groups * config.env.train.group_size).saturating_mul(rows.max(1)).saturating_mul(row_tokens)
+    let train = (config.env.train.groups, config.env.train.group_size);
+    let analysed = if config.gradient_analysis.every > 0 { config.gradient_analysis.source(train) } else { train };
+    (train.0 * train.1).max(analysed.0 * analysed.1).saturating_mul(rows.max(1)).saturating_mul(row_tokens)
 }
 
-/// Groups and members of what is played: training, and validation where there is any.
+/// Gradients of the policy that the gradient analysis holds at once. They lie in the memory of the host, also where the model is on a GPU.
+fn gradients_held(config: &Config) -> usize {
+    let loss = &config.update.loss;
+    config.gradient_analysis.gradients_held(loss.entropy_coef != 0.0, loss.kl.coef != 0.0)
+}
+
+/// Groups and members of what is played: training, a gradient analysis of its own, and validation where there is any.
 fn sets(config: &Config) -> Vec<(usize, usize)> {
     let (train, val) = (&config.env.train, &config.env.val);
-    let mut sets = vec![(train.groups, train.group_size)];
+    let of_training = (train.groups, train.group_size);
+    let mut sets = vec![of_training];
+    let analysis = &config.gradient_analysis;
+    if analysis.every > 0 && analysis.source(of_training) != of_training {
+        sets.push(analysis.source(of_training));
+    }
     if config.val.every > 0 || config.val.before_train {
         sets.push((val.groups, val.group_size));
     }

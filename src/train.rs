@@ -2,13 +2,13 @@
 //!
 //! It reads from top to bottom as one step of StarPO. It never sees a tensor, and files only through a [`Journal`].
 
-use crate::agent_proxy::{Play, Rollout, play};
+use crate::agent_proxy::{Play, Rollout};
 use crate::config::Config;
 use crate::context_manager::ContextManager;
 use crate::env_manager::metrics::Metrics;
-use crate::env_manager::{EnvManager, EnvManagerError, excluded_states, validation_sets};
+use crate::env_manager::{EnvManager, EnvManagerError, EnvManagerState, excluded_states, validation_sets};
 use crate::eval::{Evaluation, evaluate};
-use crate::filter::{Filtered, filter};
+use crate::filter::Filtered;
 use crate::guards::{Action, Alarm};
 use crate::policy::Policy;
 use crate::update::update;
@@ -17,10 +17,13 @@ use ragen_models::random::Key;
 
 mod batch;
 mod diagnosis;
+mod gather;
 mod gradients;
 mod journal;
 mod state;
 
+use gather::{gather, own_envs};
+use gradients::Subject;
 pub use journal::{Journal, Seconds, StepReport, Summary, TrainError};
 pub use state::{Best, Stopped, TrainState};
 
@@ -192,119 +195,109 @@ impl Trainer {
     pub fn step(&mut self, policy: &mut dyn Policy, step: u64) -> Result<StepReport, TrainError> {
         let mut config = self.config.clone();
         self.state.kl.enter(&mut config);
-        let (sampling, key) = (config.rollout.sampling, Key::new(config.run.seed));
-        let mut seconds = Seconds::start();
-        let (mut metrics, mut notices) = (Metrics::new(), Vec::new());
+        let config = &config;
+        let key = |purpose: &str| Key::new(config.run.seed).named(purpose).with(step);
+        let (mut seconds, mut metrics, mut notices) = (Seconds::start(), Metrics::new(), Vec::new());
 
-        let (rollout, filtered) = self.gather(policy, step, &mut seconds)?;
-        metrics.extend(rollout.metrics.iter().map(|(key, value)| (format!("train/{key}"), *value)));
-        metrics.insert("train/rejected_levels".into(), self.train_envs.state.rejected as f64);
-        metrics.insert("train/rollout_attempts".into(), rollout.rounds as f64);
-        if config.rollout.curriculum.turns > 0 {
-            metrics.insert("train/max_turns".into(), config.rollout.max_turns_at(step) as f64);
-        }
-        metrics.extend(filtered.metrics.iter().cloned());
+        let (context, envs) = (&self.context, &mut self.train_envs);
+        let first = envs.state;
+        let (rollout, filtered) = gather(policy, context, envs, config, (step, key("rollout")), &mut seconds)?;
+        self.describe(step, &rollout, &filtered, &mut metrics);
 
         if config.collapse.is_due(step) {
-            let at = (step, key.named("collapse").with(step));
-            let state = &mut self.state.collapse;
-            let found = diagnosis::collapse(policy, &self.context, &rollout, &config, state, at)?;
+            let at = (step, key("collapse"));
+            let found = diagnosis::collapse(policy, context, &rollout, config, &mut self.state.collapse, at)?;
             metrics.extend(found.0);
             notices.extend(found.1);
             seconds.lap("collapse");
         }
 
-        let mut alarms = self.state.watch_rollout(step, &rollout, &filtered, &config, &mut metrics);
+        let mut alarms = self.state.watch_rollout(step, &rollout, &filtered, config, &mut metrics);
         // Rewards that no longer differ, or responses that say nothing, are not trained on if that is to be stopped.
         let is_halted = alarms.iter().any(|alarm| alarm.action.intervenes());
-        let prepared = match is_halted {
+        let mut prepared = match is_halted {
             true => batch::Prepared::default(),
-            false => batch::prepare(policy, &rollout.trajectories, &filtered, &config, key.named("update").with(step))?,
+            false => batch::prepare(policy, &rollout.trajectories, &filtered, config, key("update"))?,
         };
-        metrics.extend(prepared.metrics);
+        metrics.append(&mut prepared.metrics);
         seconds.lap("score");
 
         if !is_halted {
-            self.state.count_empty(prepared.batch.picked.is_empty(), &config, &mut metrics);
+            self.state.count_empty(prepared.batch.picked.is_empty(), config, &mut metrics);
         }
-        let analysis = &config.gradient_analysis;
-        let is_analysed = analysis.is_due(step) && !is_halted;
+        let is_analysed = config.gradient_analysis.is_due(step) && !is_halted;
         if is_analysed {
-            let key = key.named("gradient analysis").with(step);
-            let (trajectories, groups) = (&rollout.trajectories, &filtered.groups);
-            let found = gradients::analyse(policy, &prepared.batch, trajectories, groups, "grad_norm", &config, key)?;
-            metrics.extend(found);
-            if analysis.prefilter {
-                let all = filtered.without(trajectories.len());
-                let batch = batch::prepare(policy, trajectories, &all, &config, key)?.batch;
-                let prefix = "grad_norm_prefilter";
-                metrics.extend(gradients::analyse(policy, &batch, trajectories, groups, prefix, &config, key)?);
-            }
+            let of = Subject { batch: &prepared.batch, trajectories: &rollout.trajectories, filtered: &filtered };
+            metrics.extend(self.analyse(policy, of, config, (step, key("gradient analysis")), first)?);
             seconds.lap("gradients");
         }
-        let exits = is_analysed && analysis.exit_after;
-        for (name, is_on) in [
-            ("actor/skipped_for_gradient_analysis_only", analysis.only),
-            ("trainer/exited_after_gradient_analysis", exits),
-        ] {
-            metrics.extend(is_on.then(|| (name.to_string(), 1.0)));
+        let exits = is_analysed && config.gradient_analysis.exit_after;
+        let only = config.gradient_analysis.only;
+        metrics.extend(only.then(|| ("actor/skipped_for_gradient_analysis_only".into(), 1.0)));
+        metrics.extend(exits.then(|| ("trainer/exited_after_gradient_analysis".into(), 1.0)));
+        if !prepared.batch.picked.is_empty() && !only && !exits {
+            self.train(policy, &prepared, config, (step, key("update")), &mut metrics)?;
         }
-        if !prepared.batch.picked.is_empty() && !analysis.only && !exits {
-            let lr = config.optim.schedule(config.run.steps).lr(step - 1);
-            metrics.extend(update(
-                policy,
-                &prepared.batch,
-                &config.update,
-                sampling.temperature,
-                lr,
-                key.named("update").with(step),
-            )?);
-            let of_loss = metrics.get("policy/kl_loss").copied();
-            self.state.kl.adapt(&config, prepared.kl, of_loss, prepared.batch.picked.len());
-            if config.update.loss.kl.coef != 0.0 {
-                metrics.insert("policy/kl_coef".into(), config.update.loss.kl.coef);
-            }
-        }
-        alarms.extend(self.state.watch_update(step, &config, &mut metrics));
+        alarms.extend(self.state.watch_update(step, config, &mut metrics));
         notices.extend(alarms.iter().map(|alarm| alarm.text.clone()));
         // Going back comes before stopping.
         let alarm = alarms.into_iter().filter(|alarm| alarm.action.intervenes()).max_by_key(|alarm| alarm.action);
         seconds.lap("update");
         let trained_tokens = prepared.batch.trained_tokens();
-        let advantages = prepared.advantages;
-        let groups = filtered.groups;
+        let (advantages, groups) = (prepared.advantages, filtered.groups);
         Ok(StepReport { step, metrics, notices, alarm, exits, seconds, trained_tokens, advantages, groups, rollout })
     }
 
-    /// Plays, and filters what was played; plays on while too few groups are kept, as far as `[filter]` goes.
-    fn gather(
+    /// What was played, and what the filter made of it, as `train/…` and `rollout/…` metrics.
+    fn describe(&self, step: u64, rollout: &Rollout, filtered: &Filtered, metrics: &mut Metrics) {
+        metrics.extend(rollout.metrics.iter().map(|(key, value)| (format!("train/{key}"), *value)));
+        metrics.insert("train/rejected_levels".into(), self.train_envs.state.rejected as f64);
+        metrics.insert("train/rollout_attempts".into(), rollout.rounds as f64);
+        if self.config.rollout.curriculum.turns > 0 {
+            metrics.insert("train/max_turns".into(), self.config.rollout.max_turns_at(step) as f64);
+        }
+        metrics.extend(filtered.metrics.iter().cloned());
+    }
+
+    /// The gradient analysis of the step's batch, or of a rollout of its own from the levels at `first`.
+    fn analyse(
+        &self,
+        policy: &mut dyn Policy,
+        of_step: Subject<'_>,
+        config: &Config,
+        (step, key): (u64, Key),
+        first: EnvManagerState,
+    ) -> Result<Metrics, TrainError> {
+        let Some((mut envs, config)) = own_envs(config, &self.train_envs, first)? else {
+            let found = gradients::analyse_both(policy, of_step, config, key)?;
+            return Ok(gradients::described(found, of_step, config, true));
+        };
+        let at = (step, key.named("rollout"));
+        let (rollout, filtered) = gather(policy, &self.context, &mut envs, &config, at, &mut Seconds::start())?;
+        let prepared = batch::prepare(policy, &rollout.trajectories, &filtered, &config, key)?;
+        let own = Subject { batch: &prepared.batch, trajectories: &rollout.trajectories, filtered: &filtered };
+        let found = gradients::analyse_both(policy, own, &config, key)?;
+        Ok(gradients::described(found, own, &config, false))
+    }
+
+    /// Updates the policy, and what the divergence costs from now on.
+    fn train(
         &mut self,
         policy: &mut dyn Policy,
-        step: u64,
-        seconds: &mut Seconds,
-    ) -> Result<(Rollout, Filtered), TrainError> {
-        let config = &self.config;
-        let key = Key::new(config.run.seed).named("rollout").with(step);
-        let rules = config.filter.resolved(config.env.train.groups);
-        let (mut rollout, mut entropy) = (Rollout::default(), Vec::new());
-        loop {
-            let key = match rollout.rounds {
-                0 => key,
-                rounds => key.named("round").with(rounds as u64),
-            };
-            let broken = self.train_envs.reset()?;
-            let mut how = Play::new(&self.context, &config.rollout, config.rollout.sampling);
-            how.max_turns = config.rollout.max_turns_at(step);
-            let more = play(policy, &mut self.train_envs, broken, how, key)?;
-            seconds.lap("rollout");
-            entropy.extend(batch::entropies(policy, &more.trajectories, config)?);
-            rollout.append(more, &self.train_envs);
-            let filtered = filter(&rules, &batch::measurements(&rollout.trajectories, &entropy));
-            seconds.lap("filter");
-            if rollout.rounds as u64 >= rules.max_rounds || filtered.n_kept() >= rules.full_groups {
-                return Ok((rollout, filtered));
-            }
+        prepared: &batch::Prepared<'_>,
+        config: &Config,
+        (step, key): (u64, Key),
+        metrics: &mut Metrics,
+    ) -> Result<(), TrainError> {
+        let (batch, temperature) = (&prepared.batch, config.rollout.sampling.temperature);
+        let lr = config.optim.schedule(config.run.steps).lr(step - 1);
+        metrics.extend(update(policy, batch, &config.update, temperature, lr, key)?);
+        let of_loss = metrics.get("policy/kl_loss").copied();
+        self.state.kl.adapt(config, prepared.kl, of_loss, batch.picked.len());
+        if config.update.loss.kl.coef != 0.0 {
+            metrics.insert("policy/kl_coef".into(), config.update.loss.kl.coef);
         }
+        Ok(())
     }
 
     /// Plays the validation levels, all of them or those of validations in between.

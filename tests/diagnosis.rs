@@ -463,6 +463,34 @@ fn a_guard_takes_the_run_back_and_resume_goes_the_same_way() {
     }
 }
 
+/// What the divergence costs, in the loss and in the reward, goes back with the weights that it was measured on.
+#[test]
+fn going_back_takes_the_adapted_coefficients_along() {
+    let mut config = learning();
+    config.guards.entropy = Action::Rollback;
+    config.guards.entropy_floor = 1.2;
+    config.guards.max_rollbacks = 1;
+    config.run.steps = 30;
+    let kl = &mut config.reward.kl;
+    (kl.coef, kl.target, kl.horizon) = (0.05, 0.02, 300.0);
+    let kl = &mut config.update.loss.kl;
+    (kl.coef, kl.target, kl.horizon) = (0.05, 0.02, 300.0);
+    let (mut policy, mut trainer) = learner(&config);
+    let mut journal = Memory::new();
+    trainer.run(&mut policy, &mut journal).unwrap();
+    let (step, text) = journal.notices.iter().find(|(_, text)| text.contains("back to the checkpoint")).unwrap();
+    let target = (1..*step).rev().find(|n| text.contains(&format!("checkpoint of step {n},"))).unwrap();
+    assert!(target < step - 2, "steps lie between: {text}");
+    let of = |key: &str, step: u64| journal.metrics[step as usize - 1][key];
+    for key in ["policy/kl_coef", "batch/reward_kl_coef"] {
+        let (then, before, after) = (of(key, target + 1), of(key, *step), of(key, step + 1));
+        assert!(then != before && before != 0.05, "{key} was adapted in between: {then} {before}");
+        assert_eq!(then, after, "{key}");
+    }
+    assert_eq!(journal.checkpoints[step].1.kl, journal.checkpoints[&target].1.kl);
+    assert!(journal.checkpoints[&target].1.kl.loss.is_some() && target > 0);
+}
+
 #[test]
 fn without_a_checkpoint_to_go_back_to_the_run_stops() {
     let mut config = learning();

@@ -99,7 +99,7 @@ fn an_analysis_changes_nothing_of_the_run() {
     without.gradient_analysis.every = 0;
     let ((a, policy_a, _), (b, policy_b, _)) = (run(&with, doors()), run(&without, doors()));
     assert_eq!(format!("{policy_a:?}"), format!("{policy_b:?}"));
-    let is_of_analysis = |name: &String| name.starts_with("grad_norm") || name.starts_with("actor/");
+    let is_of_analysis = |name: &String| name.starts_with("grad_") || name.starts_with("actor/");
     for (a, b) in a.metrics.iter().zip(&b.metrics) {
         let rest: Metrics = a.iter().filter(|(name, _)| !is_of_analysis(name)).map(|(k, v)| (k.clone(), *v)).collect();
         assert_eq!(&rest, b);
@@ -108,6 +108,59 @@ fn an_analysis_changes_nothing_of_the_run() {
     let rows = |prefix: &str| first[&format!("{prefix}/all/sample_count")];
     assert!(rows("grad_norm") < rows("grad_norm_prefilter"), "the filter dropped groups");
     assert_eq!(rows("grad_norm_prefilter"), 128.0);
+}
+
+/// With groups of its own the analysis plays a rollout of its own, from the levels that the step begins with; the run does not notice.
+#[test]
+fn an_analysis_may_play_for_itself() {
+    let mut with = config();
+    with.env.train.tags = vec!["CoordSokoban".into(), "CoordFrozenLake".into()];
+    (with.env.train.groups, with.env.train.n_groups, with.env.train.group_size) = (4, vec![3, 1], 8);
+    (with.rollout.response_tokens, with.rollout.force_close_tag) = (1, true);
+    (with.gradient_analysis.groups, with.gradient_analysis.group_size) = (8, 16);
+    with.gradient_analysis.prefilter = true;
+    (with.filter.value, with.filter.strategy) = (0.5, ragen::filter::Strategy::TopK);
+    let run = |config: &Config| {
+        let mut trainer = Trainer::new(config.clone(), context(config)).unwrap();
+        let (mut policy, mut journal) = (Tabular::new(only(&WAYS)), Memory::new());
+        trainer.run(&mut policy, &mut journal).unwrap();
+        (journal, policy, trainer.state)
+    };
+    let (journal, policy, state) = run(&with);
+    let first = &journal.metrics[0];
+    let of = |name: &str| first[&format!("grad_analysis/{name}")];
+    assert_eq!((of("uses_training_batch"), of("source_env_groups"), of("source_group_size")), (0.0, 8.0, 16.0));
+    assert_eq!((of("source_batch_size"), of("adjusted_batch_size"), of("filter_kept_count")), (64.0, 64.0, 4.0));
+    assert_eq!(first["grad_norm/all/sample_count"], 64.0);
+    assert_eq!(
+        (first["grad_norm_prefilter/all/sample_count"], first["grad_norm_prefilter/all/group_rv_count"]),
+        (128.0, 8.0)
+    );
+    assert_eq!((first["batch/rows"], first["rollout/filter_kept_count"]), (16.0, 2.0));
+    assert!(first["grad_norm/all/task"] > 0.0 && first["grad_norm/all/task"] != first["update/grad_norm"]);
+
+    // The run is the one without an analysis, bit for bit.
+    let mut without = with.clone();
+    without.gradient_analysis.every = 0;
+    let (plain, policy_without, state_without) = run(&without);
+    // All of the table but the sequences that it has opened.
+    let table = |policy: &Tabular| format!("{policy:?}").split("sequences").next().unwrap().to_string();
+    assert!(table(&policy) == table(&policy_without) && state == state_without);
+    let is_of_analysis = |name: &str| name.starts_with("grad_") || name.starts_with("actor/");
+    for (a, b) in journal.metrics.iter().zip(&plain.metrics) {
+        let rest: Metrics = a.iter().filter(|(name, _)| !is_of_analysis(name)).map(|(k, v)| (k.clone(), *v)).collect();
+        assert_eq!(&rest, b);
+    }
+
+    // Training's numbers, written out, are training's batch.
+    (with.gradient_analysis.groups, with.gradient_analysis.group_size) = (4, 8);
+    let own = &run(&with).0.metrics[0];
+    assert_eq!((own["grad_analysis/uses_training_batch"], own["grad_norm/all/sample_count"]), (1.0, 16.0));
+    let error = settings::load(
+        None,
+        &["gradient_analysis.groups=1".into(), "env.train.tags=[\"TinyFrozenLake\", \"TinySokoban\"]".into()],
+    );
+    assert!(error.unwrap_err().to_string().contains("gradient_analysis.groups: 1 groups cannot serve 2 tags"));
 }
 
 /// Pays by member, whatever is done.

@@ -294,6 +294,31 @@ fn five_steps_and_five_are_ten_by_every_estimator() {
     }
 }
 
+/// Cut off behind the first door, an episode that passed it is worth more; with both doors every episode ends, and nothing changes.
+#[test]
+fn only_episodes_that_were_cut_off_are_bootstrapped() {
+    for estimator in [Estimator::Gae, Estimator::BilevelGae] {
+        let run = |max_turns: usize, bootstrap: bool| {
+            let mut config = ten_steps(estimator);
+            (config.rollout.response_tokens, config.rollout.force_close_tag) = (1, true);
+            config.rollout.max_turns = max_turns;
+            config.run.steps = 3;
+            config.algorithm.bootstrap_truncated = bootstrap;
+            let mut policy = Tabular::new(only(&["ĠLeft", "ĠRight"]));
+            policy.value = true;
+            train(&mut doors(&config), &mut policy).0
+        };
+        let (cut, goes_on) = (run(1, false), run(1, true));
+        assert_eq!(cut.lines[0], goes_on.lines[0], "values are 0 at first");
+        assert!(cut.metrics[1]["train/truncated"] > 0.3);
+        let of = |journal: &Memory<Tabular>| journal.metrics[1]["batch/return_mean"];
+        assert!(of(&goes_on) > of(&cut) + 1e-3, "{estimator:?}: {} and {}", of(&goes_on), of(&cut));
+        let ended = run(2, false);
+        assert!(ended.metrics.iter().all(|metrics| metrics["train/truncated"] == 0.0));
+        assert_eq!(ended.lines, run(2, true).lines);
+    }
+}
+
 #[test]
 fn five_steps_and_five_are_ten_with_every_option_and_adapted_coefficients() {
     for estimator in [Estimator::Gae, Estimator::Grpo] {

@@ -42,6 +42,17 @@ fn counts_the_weights_gradients_and_moments_of_a_real_model() {
     assert_eq!(memory.optimiser, 8 * n);
     // Flat, and packed without norms; heads of 960 and 1,152 rows are whole panels.
     assert_eq!(memory.weights, 4 * n + 4 * (n - 61 * 576));
+    // The analysis holds the task's gradient and a noisy one, or those of two terms.
+    let analysed = |changes: &[&str]| {
+        let all = [
+            &["gradient_analysis.every=5", "gradient_analysis.noise_draws=1", "update.loss.entropy_coef=0.1"],
+            changes,
+        ];
+        plan(&config(&all.concat()), 64 * GIB).unwrap().memory.gradients - memory.gradients
+    };
+    assert_eq!(analysed(&[]), 2 * 4 * n);
+    assert_eq!(analysed(&["update.loss.kl.coef=0.1"]), 3 * 4 * n);
+    assert_eq!(analysed(&["update.loss.entropy_coef=0.0", "gradient_analysis.noise_draws=0"]), 4 * n);
     let bf16 = plan(&config(&["model.dtype=\"bf16\""]), 64 * GIB).unwrap().memory;
     assert_eq!(memory.weights - bf16.weights, 2 * (n - 61 * 576));
     let lora = config(&["model.lora.rank=8", "model.path=sokoban", "model.lora.targets=[\"q_proj\", \"v_proj\"]"]);
@@ -137,6 +148,11 @@ fn pages_are_shared_by_members_and_whole() {
     assert_eq!(pages(&["env.train.groups=2", "env.train.group_size=4"], 8), 8 * 3 + 2);
     assert_eq!(pages(&["env.train.groups=2", "env.train.group_size=4"], 5), 5 * 3 + 2);
     assert_eq!(pages(&["env.train.groups=2", "env.train.group_size=4"], 100), 8 * 3 + 2);
+    // A rollout of the gradient analysis may have more groups, and fewer members that share.
+    let own =
+        ["env.train.groups=2", "env.train.group_size=4", "gradient_analysis.every=9", "gradient_analysis.groups=8"];
+    assert_eq!(pages(&own, 100), 32 * 3 + 8);
+    assert_eq!(pages(&[&own[..], &["gradient_analysis.group_size=2"]].concat(), 100), 16 * 3 + 8);
     assert_eq!(page_bytes(&shape()), 30 * 3 * 2 * 32 * 64 * 4);
 }
 

@@ -22,6 +22,8 @@ pub struct Work {
     pub reference: bool,
     /// Gradients are computed and optimiser steps taken.
     pub trains: bool,
+    /// Gradients that are kept on the host beside those that are being gathered.
+    pub gradients_held: usize,
     /// Packed tokens of one forward and backward at most.
     pub packed_tokens: usize,
     /// Blocks are computed again in the backward instead of kept.
@@ -39,7 +41,7 @@ pub struct Work {
 pub struct Memory {
     /// Weights as they are saved and as they are packed, of all models.
     pub weights: usize,
-    /// Gradients of what is trained.
+    /// Gradients of what is trained, and those that are looked at on the host.
     pub gradients: usize,
     /// Both moments of what is trained.
     pub optimiser: usize,
@@ -141,7 +143,9 @@ pub fn estimate(config: &Config, work: &Work) -> Memory {
     Memory {
         weights: model * (1 + usize::from(work.reference) + own_value) + 8 * adapters.unwrap_or(0),
         gradients: if work.trains {
-            4 * trained + tied_head(tied) + own_value * (4 * elements + tied_head(config.tied_embeddings))
+            4 * trained * (1 + work.gradients_held)
+                + tied_head(tied)
+                + own_value * (4 * elements + tied_head(config.tied_embeddings))
         } else {
             0
         },

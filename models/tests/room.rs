@@ -30,6 +30,7 @@ fn work(precision: Precision) -> Work {
         value_model: false,
         reference: false,
         trains: true,
+        gradients_held: 0,
         packed_tokens: 100,
         recompute: false,
         pages: 20,

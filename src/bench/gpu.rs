@@ -88,6 +88,7 @@ impl Sizes {
             value_model: false,
             reference: false,
             trains: true,
+            gradients_held: 0,
             packed_tokens: self.train.0 * self.train.1,
             recompute: false,
             pages: decoded.max(members * pages(row)),

@@ -13,7 +13,7 @@ fn batch(seed: u64, n: usize) -> Vec<Scored> {
                 state: key.below(40 + k, 3) as u64,
             };
             let turns: Vec<Turn> = (0..1 + key.below(0, 4) as u64).map(turn).collect();
-            Scored { group: i % 7, score: turns.iter().map(|turn| turn.reward).sum(), turns }
+            Scored { group: i % 7, score: turns.iter().map(|turn| turn.reward).sum(), turns, truncated: false }
         })
         .collect()
 }
@@ -125,9 +125,9 @@ fn advantages_move_with_their_trajectory_when_groups_are_permuted() {
 fn a_turn_is_compared_with_all_of_its_group_from_there_on() {
     let turn = |reward| Turn { n_tokens: 2, reward, state: 0 };
     let trajectories = [
-        Scored { group: 0, score: 3.0, turns: vec![turn(1.0), turn(2.0)] },
-        Scored { group: 0, score: 1.0, turns: vec![turn(1.0)] },
-        Scored { group: 0, score: 0.0, turns: vec![turn(0.0), turn(0.0), turn(0.0)] },
+        Scored { group: 0, score: 3.0, turns: vec![turn(1.0), turn(2.0)], truncated: false },
+        Scored { group: 0, score: 1.0, turns: vec![turn(1.0)], truncated: false },
+        Scored { group: 0, score: 0.0, turns: vec![turn(0.0), turn(0.0), turn(0.0)], truncated: false },
     ];
     let config = AlgorithmConfig { norm_by_std: false, turn_gamma: 0.5, ..group_config(Estimator::Grpo) };
     let advantages = estimate(&config, &inputs(&trajectories, &[], Placement::Turn)).unwrap();
@@ -150,10 +150,10 @@ fn a_turn_is_compared_with_all_of_its_group_from_there_on() {
 fn turns_from_one_state_are_compared_and_a_lone_one_counts_nothing() {
     let turn = |reward, state| Turn { n_tokens: 1, reward, state };
     let trajectories = [
-        Scored { group: 0, score: 1.0, turns: vec![turn(0.0, 7), turn(1.0, 8)] },
-        Scored { group: 0, score: 0.0, turns: vec![turn(0.0, 7), turn(0.0, 9)] },
+        Scored { group: 0, score: 1.0, turns: vec![turn(0.0, 7), turn(1.0, 8)], truncated: false },
+        Scored { group: 0, score: 0.0, turns: vec![turn(0.0, 7), turn(0.0, 9)], truncated: false },
         // Another group: its state 8 is another anchor.
-        Scored { group: 1, score: 5.0, turns: vec![turn(5.0, 8)] },
+        Scored { group: 1, score: 5.0, turns: vec![turn(5.0, 8)], truncated: false },
     ];
     let config = AlgorithmConfig {
         estimator: Estimator::Gigpo,
@@ -217,9 +217,14 @@ fn bilevel_over_one_turn_or_without_discount_is_gae() {
 fn rewards_stand_at_ends_and_none_is_lost_to_a_turn_without_tokens() {
     let turn = |n_tokens, reward| Turn { n_tokens, reward, state: 0 };
     let trajectories = [
-        Scored { group: 0, score: 7.0, turns: vec![turn(0, 1.0), turn(2, 2.0), turn(0, 4.0), turn(1, 0.0)] },
-        Scored { group: 0, score: -1.0, turns: vec![] },
-        Scored { group: 1, score: 3.0, turns: vec![turn(2, 3.0)] },
+        Scored {
+            group: 0,
+            score: 7.0,
+            turns: vec![turn(0, 1.0), turn(2, 2.0), turn(0, 4.0), turn(1, 0.0)],
+            truncated: false,
+        },
+        Scored { group: 0, score: -1.0, turns: vec![], truncated: false },
+        Scored { group: 1, score: 3.0, turns: vec![turn(2, 3.0)], truncated: false },
     ];
     assert_eq!(token_rewards(&inputs(&trajectories, &[], Placement::Trajectory)), [0.0, 0.0, 7.0, 0.0, 3.0]);
     assert_eq!(token_rewards(&inputs(&trajectories, &[], Placement::Turn)), [0.0, 7.0, 0.0, 0.0, 3.0]);
@@ -298,4 +303,49 @@ fn names_are_those_of_the_field() {
     ] {
         assert_eq!(serde_json::from_str::<Estimator>(&format!("{name:?}")).unwrap(), estimator);
     }
+}
+
+/// By hand, γ = 0.9, λ = 0.5: δ_T = 2 + 0.9 · 1 − 1 where the value of the last token stands for what was cut off, else 2 − 1.
+#[test]
+fn a_truncated_episode_goes_on_with_its_last_value_if_that_is_asked_for() {
+    let turn = |n_tokens, reward| Turn { n_tokens, reward, state: 0 };
+    let whole = Scored { group: 0, score: 2.0, turns: vec![turn(2, 2.0)], truncated: false };
+    let cut = Scored { truncated: true, ..whole.clone() };
+    let empty = Scored { truncated: true, ..Scored::default() };
+    let trajectories = [cut, empty, whole];
+    let values = [0.5, 1.0, 0.5, 1.0];
+    let close = |got: &[f64], want: &[f64]| {
+        assert!(
+            got.len() == want.len() && got.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-12),
+            "{got:?}, not {want:?}"
+        );
+    };
+    let ret =
+        |config: &AlgorithmConfig, placement| estimate(config, &inputs(&trajectories, &values, placement)).unwrap().ret;
+    let mut config = AlgorithmConfig { gamma: 0.9, lambda: 0.5, turn_gamma: 0.5, ..AlgorithmConfig::default() };
+    for placement in PLACEMENTS {
+        config.bootstrap_truncated = false;
+        close(&ret(&config, placement), &[1.35, 2.0, 1.35, 2.0]);
+        config.bootstrap_truncated = true;
+        close(&ret(&config, placement), &[1.755, 2.9, 1.35, 2.0]);
+    }
+
+    // Over turns, γ_turn = 0.5: H_2 = 2 + 0.5 · 1 − 1 and H_1 = 1 + 0.5 · 1 − 0.5 + 0.25 H_2, against H_2 = 1 and H_1 = 1.25.
+    let whole = Scored { group: 0, score: 3.0, turns: vec![turn(1, 1.0), turn(1, 2.0)], truncated: false };
+    let trajectories = [Scored { truncated: true, ..whole.clone() }, whole];
+    config.estimator = Estimator::BilevelGae;
+    let ret =
+        |config: &AlgorithmConfig| estimate(config, &inputs(&trajectories, &values, Placement::Turn)).unwrap().ret;
+    close(&ret(&config), &[1.875, 2.5, 1.75, 2.0]);
+    config.bootstrap_truncated = false;
+    close(&ret(&config), &[1.75, 2.0, 1.75, 2.0]);
+}
+
+/// Its turns are credited by their returns from an anchor, wherever the reward is said to stand.
+#[test]
+fn gigpo_has_one_meaning() {
+    let trajectories = batch(12, 40);
+    let config = AlgorithmConfig { turn_gamma: 0.9, ..group_config(Estimator::Gigpo) };
+    let of = |placement| estimate(&config, &inputs(&trajectories, &[], placement)).unwrap();
+    assert_eq!(of(Placement::Turn), of(Placement::Trajectory));
 }

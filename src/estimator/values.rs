@@ -82,12 +82,18 @@ pub fn bilevel_gae<V: Copy + Into<f64>>(
 }
 
 /// [`gae`] of every trajectory.
+///
+/// **Math** with `bootstrap_truncated` V after the last token of a truncated trajectory is that of the last token itself, since what the
+/// environment would have said next was never read: δ_T = r_T + γ V_T − V_T.
 pub(super) fn by_tokens(inputs: &Inputs<'_>, config: &AlgorithmConfig) -> Advantages {
-    let rewards = token_rewards(inputs);
+    let mut rewards = token_rewards(inputs);
     let mut advantages = Advantages::default();
     for trajectory in inputs.trajectories {
         let start = advantages.advantage.len();
         let tokens = start..start + trajectory.n_tokens();
+        if let (true, Some(last)) = (config.bootstrap_truncated && trajectory.truncated, tokens.clone().next_back()) {
+            rewards[last] += config.gamma * f64::from(inputs.values[last]);
+        }
         let (advantage, ret) = gae(&rewards[tokens.clone()], &inputs.values[tokens], config.gamma, config.lambda);
         advantages.advantage.extend(advantage);
         advantages.ret.extend(ret);
@@ -95,7 +101,8 @@ pub(super) fn by_tokens(inputs: &Inputs<'_>, config: &AlgorithmConfig) -> Advant
     advantages
 }
 
-/// [`bilevel_gae`] of every trajectory.
+/// [`bilevel_gae`] of every trajectory; with `bootstrap_truncated` the value after the last turn of a truncated one is that of its end,
+/// discounted by γ_turn.
 pub(super) fn by_turns(inputs: &Inputs<'_>, config: &AlgorithmConfig) -> Advantages {
     let mut advantages = Advantages::default();
     for trajectory in inputs.trajectories {
@@ -113,6 +120,9 @@ pub(super) fn by_turns(inputs: &Inputs<'_>, config: &AlgorithmConfig) -> Advanta
             .collect();
         if let (Placement::Trajectory, Some(last)) = (inputs.placement, ends.last_mut()) {
             last.reward = trajectory.score;
+        }
+        if let (true, Some(last)) = (config.bootstrap_truncated && trajectory.truncated, ends.last_mut()) {
+            last.reward += config.turn_gamma * last.value;
         }
         let extra = if inputs.extra.is_empty() { &[] } else { &inputs.extra[start..start + end] };
         let both = bilevel_gae(&ends, extra, values, (config.gamma, config.turn_gamma), config.lambda);

@@ -206,7 +206,10 @@ fn update(found: &mut Found, config: &Config) {
 }
 
 fn guards(found: &mut Found, config: &Config) {
-    let analysis = &config.gradient_analysis;
+    let (analysis, n_tags) = (&config.gradient_analysis, config.env.train.tags.len());
+    if (1..n_tags).contains(&analysis.groups) {
+        found.add("gradient_analysis.groups", format!("{} groups cannot serve {n_tags} tags", analysis.groups));
+    }
     for (key, is_on) in [("only", analysis.only), ("exit_after", analysis.exit_after)] {
         if is_on && analysis.every == 0 {
             found.add(
@@ -233,9 +236,15 @@ fn credit(found: &mut Found, config: &Config) {
     if algorithm.soft_reweight && !estimator.compares_groups() {
         found.add("algorithm.soft_reweight", "is on, but this algorithm.estimator has no group statistics to weigh by");
     }
+    if algorithm.bootstrap_truncated && !estimator.reads_values() {
+        found.add(
+            "algorithm.bootstrap_truncated",
+            "is on, but this algorithm.estimator has no values to bootstrap with",
+        );
+    }
     if estimator == Estimator::Gigpo && config.reward.placement == Placement::Turn {
-        let text =
-            "is \"turn\", but algorithm.estimator = \"gigpo\" credits turns by itself: leave it at \"trajectory\"";
+        let text = "is \"turn\", but algorithm.estimator = \"gigpo\" compares whole scores, and beside them each turn's return from its state, \
+             as it is defined: leave it at \"trajectory\"";
         found.add("reward.placement", text);
     }
     if config.reward.overlong_buffer_tokens > config.rollout.response_tokens {

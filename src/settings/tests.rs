@@ -150,6 +150,11 @@ fn ways_of_crediting_that_cannot_work_are_named() {
     assert_eq!(named, keys, "{}", found.join("\n"));
     let found = problems(&["algorithm.estimator=reinforce_plus_plus", "algorithm.soft_reweight=true"]);
     assert!(found[0].starts_with("algorithm.soft_reweight: ") && found.len() == 1, "{found:?}");
+    let found = problems(&["algorithm.estimator=gigpo", "reward.placement=turn"]);
+    assert!(found.len() == 1 && found[0].contains("each turn's return from its state"), "{found:?}");
+    assert!(with(&["algorithm.estimator=gae", "algorithm.bootstrap_truncated=true"]).algorithm.bootstrap_truncated);
+    let found = problems(&["algorithm.estimator=grpo", "algorithm.bootstrap_truncated=true"]);
+    assert!(found[0].starts_with("algorithm.bootstrap_truncated: ") && found.len() == 1, "{found:?}");
     let found = problems(&["algorithm.estimator=rloo", "env.train.group_size=1", "filter.value=1"]);
     assert!(found[0].contains("\"rloo\" compares the members of a group"), "{found:?}");
     let found = problems(&["update.loss.policy=gppo", "update.loss.polic=ppo", "algorithm.turn_gama=1"]);

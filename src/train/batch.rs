@@ -148,7 +148,9 @@ fn scored(trajectories: &[Trajectory], kept: &[usize], config: &Config, metrics:
             reward,
             state: turn.state_hash,
         };
-        Scored { group: t.group, score: normalised[i].score, turns: t.turns.iter().zip(rewards).map(turn).collect() }
+        let turns = t.turns.iter().zip(rewards).map(turn).collect();
+        let truncated = t.outcome.truncated && !t.outcome.terminated;
+        Scored { group: t.group, score: normalised[i].score, turns, truncated }
     };
     kept.iter().map(of).collect()
 }

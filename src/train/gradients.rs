@@ -1,8 +1,9 @@
 //! Gradient analysis of a step's batch: what each bucket of groups would do to the weights, term by term. Nothing is updated.
 
+use super::batch;
 use crate::config::Config;
 use crate::env_manager::metrics::Metrics;
-use crate::filter::Group;
+use crate::filter::Filtered;
 use crate::gradient_analysis::{Bucket, buckets, cosine, deal, norm};
 use crate::objective::{LossConfig, LossMetrics, Objective, Targets};
 use crate::policy::Policy;
@@ -11,19 +12,62 @@ use crate::update::{Batch, UpdateError, accumulate};
 use ragen_models::random::Key;
 use std::collections::BTreeMap;
 
-/// The metrics `{prefix}/{bucket}/…` of a batch whose episodes are indices into `trajectories`.
+/// What is taken apart.
+#[derive(Clone, Copy)]
+pub struct Subject<'a> {
+    /// A batch whose episodes are indices into the trajectories.
+    pub batch: &'a Batch<'a>,
+    /// All that was played.
+    pub trajectories: &'a [Trajectory],
+    /// What the filter made of it.
+    pub filtered: &'a Filtered,
+}
+
+/// [`analyse`] of what the filter kept, and, if that is asked for, of all that was played.
+pub fn analyse_both(
+    policy: &mut dyn Policy,
+    of: Subject<'_>,
+    config: &Config,
+    key: Key,
+) -> Result<Metrics, UpdateError> {
+    let mut found = analyse(policy, of, "grad_norm", config, key)?;
+    if config.gradient_analysis.prefilter {
+        let all = of.filtered.without(of.trajectories.len());
+        let batch = batch::prepare(policy, of.trajectories, &all, config, key)?.batch;
+        let of = Subject { batch: &batch, ..of };
+        found.extend(analyse(policy, of, "grad_norm_prefilter", config, key)?);
+    }
+    Ok(found)
+}
+
+/// The same metrics with those that say what was taken apart, RAGEN's names.
+pub fn described(mut found: Metrics, of: Subject<'_>, config: &Config, is_of_training: bool) -> Metrics {
+    let places = of.batch.episode_rows();
+    let adjusted: usize = of.batch.picked.iter().map(|&place| places[place].len()).sum();
+    let mut put = |key: &str, value: f64| found.insert(format!("grad_analysis/{key}"), value);
+    put("uses_training_batch", f64::from(u8::from(is_of_training)));
+    put("source_env_groups", config.env.train.groups as f64);
+    put("source_group_size", config.env.train.group_size as f64);
+    put("source_batch_size", of.batch.rows.len() as f64);
+    put("adjusted_batch_size", adjusted as f64);
+    for (key, value) in of.filtered.metrics.iter().filter(|_| !is_of_training) {
+        put(key.trim_start_matches("rollout/"), *value);
+    }
+    found
+}
+
+/// The metrics `{prefix}/{bucket}/…` of a batch.
 ///
 /// Of every bucket the gradient of its mean loss is taken, as if it were a mini-batch, so how it is cut into micro-batches changes
 /// rounding only. Gradients must be zero before, and are zero afterwards; weights, optimiser and random numbers are not touched.
-pub fn analyse(
+fn analyse(
     policy: &mut dyn Policy,
-    batch: &Batch<'_>,
-    trajectories: &[Trajectory],
-    groups: &[Group],
+    of: Subject<'_>,
     prefix: &str,
     config: &Config,
     key: Key,
 ) -> Result<Metrics, UpdateError> {
+    let Subject { batch, trajectories, filtered } = of;
     let mut metrics = Metrics::new();
     let is_empty = batch.picked.is_empty();
     metrics.insert(format!("{prefix}/empty_after_filter"), f64::from(u8::from(is_empty)));
@@ -33,7 +77,7 @@ pub fn analyse(
     // The group of each picked episode, which is counted as often as it is picked.
     let places = batch.episode_rows();
     let of_place = |place: usize| trajectories[batch.episodes[places[place].start]].group;
-    let spreads: BTreeMap<usize, f64> = groups.iter().map(|group| (group.group, group.reward_std)).collect();
+    let spreads: BTreeMap<usize, f64> = filtered.groups.iter().map(|group| (group.group, group.reward_std)).collect();
     let present: BTreeMap<usize, f64> = batch
         .picked
         .iter()
@@ -41,7 +85,7 @@ pub fn analyse(
         .map(|group| (group, spreads.get(&group).copied().unwrap_or(0.0)))
         .collect();
     let present: Vec<(usize, f64)> = present.into_iter().collect();
-    let n_rows = batch.gather(&batch.picked, &places).rows.len();
+    let n_rows: usize = batch.picked.iter().map(|&place| places[place].len()).sum();
     for bucket in buckets(&present, config.gradient_analysis.mode, config.gradient_analysis.buckets) {
         let holds = |place: &usize| bucket.groups.binary_search(&of_place(*place)).is_ok();
         let picked: Vec<usize> = batch.picked.iter().copied().filter(holds).collect();

@@ -80,7 +80,7 @@ pub fn check_bilevel(case: &mut Case) -> bool {
         is_inside &= outside.is_empty();
         at_ends.extend(outside.into_iter().map(|(turn, t)| (row, t, both.turn_advantage[turn], both.turn_ret[turn])));
         let turns = turns.iter().map(|turn| Turn { n_tokens: turn.n_tokens, reward: turn.reward, state: 0 });
-        scored.push(Scored { group: 0, score: rewards.iter().sum(), turns: turns.collect() });
+        scored.push(Scored { group: 0, score: rewards.iter().sum(), turns: turns.collect(), truncated: false });
     }
     let values = single(&trained(&values, &mask));
     let inputs = Inputs { trajectories: &scored, placement: Placement::Turn, extra: &[], values: &values };
