@@ -191,7 +191,27 @@ fn notices(run: &Run) -> String {
     text
 }
 
-/// Rank correlations of each measure with success: within runs, over all steps of all runs, and over the runs' ends.
+/// The mean, the least and the most of correlations.
+fn spread(found: &[f64]) -> String {
+    let (least, most) = (found.iter().copied().reduce(f64::min), found.iter().copied().reduce(f64::max));
+    let middle = (!found.is_empty()).then(|| mean(found));
+    format!("{} ({} to {})", number(middle, 2), number(least, 2), number(most, 2))
+}
+
+/// Correlations over the runs at each measured step but the first, where the policies have not been trained yet. What merely goes
+/// up or down with training plays no part in them.
+fn between(runs: &[&Run], measure: Read) -> Vec<f64> {
+    let mut steps: BTreeMap<u64, Vec<(f64, f64)>> = BTreeMap::new();
+    for run in runs {
+        for metrics in run.measured() {
+            let pair = measure(metrics).zip(run.success_at(metrics));
+            steps.entry(metrics["step"].as_u64().unwrap_or(0)).or_default().extend(pair);
+        }
+    }
+    steps.iter().filter(|(step, _)| **step > 1).filter_map(|(_, pairs)| correlation(pairs)).collect()
+}
+
+/// Rank correlations of each measure with success: within runs, between runs, over all steps of all runs, and over the runs' ends.
 fn correlations(runs: &[Run]) -> String {
     let mut tasks: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
     for run in runs {
@@ -201,16 +221,21 @@ fn correlations(runs: &[Run]) -> String {
     for (task, runs) in tasks {
         let all: Vec<(f64, f64)> = runs.iter().flat_map(|run| run.pairs(MEASURES[0].1)).collect();
         text += &format!("{task}, {} runs, {} pairs:\n\n", runs.len(), all.len());
-        text += &head(&["measure", "within a run, mean (least to most)", "all steps of all runs", "ends of runs"]);
+        text += &head(&[
+            "measure",
+            "within a run, mean (least to most)",
+            "between runs at a step, mean (least to most)",
+            "all steps of all runs",
+            "ends of runs",
+        ]);
         for (name, measure) in MEASURES {
             let within: Vec<f64> = runs.iter().filter_map(|run| correlation(&run.pairs(measure))).collect();
             let all: Vec<(f64, f64)> = runs.iter().flat_map(|run| run.pairs(measure)).collect();
             let ends: Vec<(f64, f64)> = runs.iter().filter_map(|run| run.pairs(measure).pop()).collect();
-            let (least, most) = (within.iter().copied().reduce(f64::min), within.iter().copied().reduce(f64::max));
-            let middle = (!within.is_empty()).then(|| mean(&within));
             text += &row(&[
                 name.to_string(),
-                format!("{} ({} to {})", number(middle, 2), number(least, 2), number(most, 2)),
+                spread(&within),
+                spread(&between(&runs, measure)),
                 number(correlation(&all), 2),
                 number(correlation(&ends), 2),
             ]);

@@ -30,11 +30,15 @@ for guard in stop rollback; do
 done
 finish
 table success "${ends[@]}"
+printf '\nwith and without the cost: '
+table correlations "${ends[@]}"
+printf 'with the cost: '
+table correlations "${course[@]}"
 for run in "${course[@]}" "frozen_lake-free-$first"; do
-  echo
   table curve "$run"
+  echo
 done
 for run in "${course[@]}" "frozen_lake-free-$first" "frozen_lake-stop-$first" "frozen_lake-rollback-$first"; do
-  echo
   table notices "$run"
+  echo
 done

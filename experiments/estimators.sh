@@ -8,7 +8,7 @@ source experiments/runs.sh
 common=(run.steps="${STEPS:-30}" env.train.groups="${GROUPS_TRAIN:-32}" env.train.group_size=4
   env.val.groups="${GROUPS_VAL:-512}" val.groups="${GROUPS_VAL:-256}" val.every=5 val.temperature=1.0
   collapse.every=5 collapse.num_samples=64 checkpoint.every=20 run.trajectories_every=0)
-ppo=(algorithm.estimator=gae model.value_model=true update.loss.value_clip=100)
+ppo=(algorithm.estimator=gae model.value_model=true model.value_lr_factor=10 update.loss.value_clip=100)
 
 names=()
 for task in sokoban frozen_lake; do

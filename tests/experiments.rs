@@ -68,9 +68,13 @@ fn tables_have_the_values_computed_by_hand() {
     // Within: 1 and 0.5 (ranks 2, 3, 1 against 1, 3, 2). All: ranks of I are 1.5 3.5 5.5 3.5 5.5 1.5, of success 1 2 3 4 6 5. Ends: falling.
     let (ok, out, _) = table(&place, &[&["correlations"], runs.as_slice()].concat());
     assert!(ok && out.starts_with("lake, 2 runs, 6 pairs:\n"), "{out}");
+    // Between: 2 and 3 against 0.2 and 0.6 at step 2, 3 and 1 against 0.3 and 0.5 at step 4.
     let all = 6.0 / (16.0f64 * 17.5).sqrt();
-    assert!(out.contains(&format!("| I(X;Z) / ln N | 0.75 (0.50 to 1.00) | {all:.2} | -1.00 |")), "{out}");
-    assert!(out.contains("| retrieval | – (– to –) | – | – |"), "{out}");
+    assert!(
+        out.contains(&format!("| I(X;Z) / ln N | 0.75 (0.50 to 1.00) | 0.00 (-1.00 to 1.00) | {all:.2} | -1.00 |")),
+        "{out}"
+    );
+    assert!(out.contains("| retrieval | – (– to –) | – (– to –) | – | – |"), "{out}");
     assert!(out.contains("| H(Z given X) | -1.00 (-1.00 to -1.00) |"), "{out}");
 
     let (_, out, _) = table(&place, &["curve", runs[0]]);
@@ -142,6 +146,8 @@ fn collapse_in_small() {
     let (ok, out, err) = script(&place, "collapse.sh", &[]);
     assert!(ok, "{err}");
     assert!(out.contains("| frozen_lake, cost | 1 | ") && out.contains("| frozen_lake, free | 1 | "), "{out}");
+    assert!(out.contains("with and without the cost: frozen_lake, 2 runs, "), "{out}");
+    assert!(out.contains("with the cost: frozen_lake, 1 runs, "), "{out}");
     assert_eq!(out.matches("| step | reward | success |").count(), 2, "{out}");
     assert_eq!(out.matches(", seed 1, ended after step ").count(), 4, "{out}");
     let config = fs::read_to_string(place.path("frozen_lake-stop-1/config.toml")).unwrap();
