@@ -4,11 +4,13 @@
 //! tested in milliseconds; the model's implementation lies over `ragen-models`.
 
 pub mod model;
+mod slots;
 pub mod tabular;
 
 use ragen_models::engine::EngineError;
 use ragen_models::random::Key;
 pub use ragen_models::sampler::Sampling;
+pub use slots::Slots;
 
 /// A growing token sequence whose computed state the policy keeps (for a model: its KV cache).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

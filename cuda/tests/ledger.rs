@@ -91,3 +91,24 @@ fn a_step_is_counted_by_kernel_and_by_product() {
     linear_fwd(&gpu, Products::Invariant, y.view_mut(), x.view(), w.view(), d, Write::Scaled(1.0)).unwrap();
     assert_eq!((&ledger.counts() - &before).launches, BTreeMap::from([("gemm_nt_few".into(), 1)]));
 }
+
+#[test]
+fn a_recording_that_panics_leaves_the_machine_as_it_was() {
+    let (gpu, ledger) = Gpu::counting();
+    let mut buffer = gpu.buffer::<f32>("b", 8).unwrap();
+    let before = ledger.counts();
+    let broken = std::panic::AssertUnwindSafe(|| {
+        gpu.record(&mut || {
+            gpu.zero(buffer.view_mut())?;
+            panic!("in the middle of it")
+        })
+        .map(drop)
+    });
+    assert!(std::panic::catch_unwind(broken).is_err());
+    assert_eq!(ledger.counts(), before, "nothing of it is counted");
+    let recording = gpu.record(&mut || gpu.zero(buffer.view_mut())).unwrap();
+    assert_eq!(gpu.to_vec(buffer.view()).unwrap(), [0.0; 8], "what waits for the device is allowed again");
+    // SAFETY: the buffer is alive.
+    unsafe { recording.replay() }.unwrap();
+    assert_eq!((&ledger.counts() - &before).zeros, Moved { times: 1, bytes: 32 });
+}

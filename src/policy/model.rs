@@ -4,8 +4,8 @@
 //! are equal in every bit (decision D3); prompts that members of a group share are computed once.
 
 use super::{
-    Finish, Policy, PolicyError, Request, Response, Row, Sampling, SequenceId, Stop, TokenSeeds, TokenValues, Update,
-    Weights,
+    Finish, Policy, PolicyError, Request, Response, Row, Sampling, SequenceId, Slots, Stop, TokenSeeds, TokenValues,
+    Update, Weights,
 };
 use ragen_models::device::Cpu;
 use ragen_models::engine::{CpuEngine, Engine, EngineError};
@@ -46,8 +46,7 @@ pub struct Model {
     engine: Box<dyn Engine>,
     value: Option<ValueModel>,
     reference: Option<Box<dyn Engine>>,
-    sequences: Vec<Option<Sequence>>,
-    free: Vec<usize>,
+    sequences: Slots<Sequence>,
     /// Compute the common prefix of neighbouring rows once, forward and backward. Changes gradients by rounding only.
     pub share_prefix: bool,
 }
@@ -61,7 +60,7 @@ impl Model {
 
     /// A policy over a model, with or without adapters, on any device.
     pub fn over(engine: Box<dyn Engine>) -> Self {
-        Model { engine, value: None, sequences: Vec::new(), free: Vec::new(), reference: None, share_prefix: true }
+        Model { engine, value: None, sequences: Slots::default(), reference: None, share_prefix: true }
     }
 
     /// The same policy with a value model of its own, trained at `lr_factor` times the policy's learning rate.
@@ -192,11 +191,6 @@ impl Model {
     /// Bytes that the KV cache has needed so far.
     pub fn cache_bytes(&self) -> usize {
         self.engine.cache_bytes()
-    }
-
-    fn sequence(&self, id: SequenceId) -> Result<&Sequence, PolicyError> {
-        let found = self.sequences.get(id.0).and_then(Option::as_ref);
-        found.ok_or_else(|| PolicyError::Invalid(format!("sequence {} is not open", id.0)))
     }
 
     fn check_ids(&self, ids: &[u32]) -> Result<(), PolicyError> {
@@ -378,23 +372,12 @@ impl Policy for Model {
     }
 
     fn open(&mut self) -> SequenceId {
-        let sequence = Some(Sequence { cache: self.engine.open(), pending: Vec::new() });
-        match self.free.pop() {
-            Some(id) => {
-                self.sequences[id] = sequence;
-                SequenceId(id)
-            }
-            None => {
-                self.sequences.push(sequence);
-                SequenceId(self.sequences.len() - 1)
-            }
-        }
+        self.sequences.open(Sequence { cache: self.engine.open(), pending: Vec::new() })
     }
 
     fn close(&mut self, sequence: SequenceId) {
-        if let Some(open) = self.sequences.get_mut(sequence.0).and_then(Option::take) {
+        if let Some(open) = self.sequences.close(sequence) {
             self.engine.close(open.cache);
-            self.free.push(sequence.0);
         }
     }
 
@@ -411,7 +394,7 @@ impl Policy for Model {
         let mut active: Vec<usize> = Vec::new();
         for (i, request) in requests.iter().enumerate() {
             self.check_ids(request.prompt)?;
-            let sequence = self.sequence(request.sequence)?;
+            let sequence = self.sequences.get(request.sequence)?;
             let tokens = [sequence.pending.as_slice(), request.prompt].concat();
             let length = self.engine.held(sequence.cache) + tokens.len();
             if tokens.is_empty() {
@@ -454,7 +437,7 @@ impl Policy for Model {
                 } else {
                     None
                 };
-                let Some(sequence) = self.sequences[requests[i].sequence.0].as_mut() else { continue };
+                let sequence = self.sequences.get_mut(requests[i].sequence)?;
                 match finish {
                     Some(finish) => {
                         response.finish = finish;

@@ -4,8 +4,8 @@
 //! tensor. Updates are plain gradient descent; a context never seen has the logits of [`Tabular::prior`].
 
 use super::{
-    Finish, Policy, PolicyError, Request, Response, Row, Sampling, SequenceId, Stop, TokenSeeds, TokenValues, Update,
-    Weights,
+    Finish, Policy, PolicyError, Request, Response, Row, Sampling, SequenceId, Slots, Stop, TokenSeeds, TokenValues,
+    Update, Weights,
 };
 use ragen_models::random::Key;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub struct Tabular {
     cells: BTreeMap<u64, Cell>,
     reference: BTreeMap<u64, Cell>,
     gradients: BTreeMap<u64, Cell>,
-    sequences: Vec<Option<Vec<u32>>>,
+    sequences: Slots<Vec<u32>>,
 }
 
 impl Tabular {
@@ -48,7 +48,7 @@ impl Tabular {
             cells: BTreeMap::new(),
             reference: BTreeMap::new(),
             gradients: BTreeMap::new(),
-            sequences: Vec::new(),
+            sequences: Slots::default(),
         }
     }
 
@@ -118,12 +118,11 @@ impl Policy for Tabular {
     }
 
     fn open(&mut self) -> SequenceId {
-        self.sequences.push(Some(Vec::new()));
-        SequenceId(self.sequences.len() - 1)
+        self.sequences.open(Vec::new())
     }
 
     fn close(&mut self, sequence: SequenceId) {
-        self.sequences[sequence.0] = None;
+        self.sequences.close(sequence);
     }
 
     fn generate(
@@ -139,7 +138,7 @@ impl Policy for Tabular {
         let temperature = if greedy { 1.0 } else { sampling.temperature };
         let mut responses = Vec::with_capacity(requests.len());
         for request in requests {
-            let mut ids = self.sequences[request.sequence.0].take().unwrap_or_default();
+            let mut ids = std::mem::take(self.sequences.get_mut(request.sequence)?);
             ids.extend_from_slice(request.prompt);
             let mut response = Response { ids: vec![], logps: vec![], kept: vec![], finish: Finish::Length };
             while response.ids.len() < request.max_new_tokens {
@@ -160,7 +159,7 @@ impl Policy for Tabular {
                     break;
                 }
             }
-            self.sequences[request.sequence.0] = Some(ids);
+            *self.sequences.get_mut(request.sequence)? = ids;
             responses.push(response);
         }
         Ok(responses)

@@ -61,7 +61,8 @@ pub struct Scripted {
     pub calls: usize,
     pub max_positions: usize,
     pub kept: Vec<KeptSet>,
-    pub sequences: Vec<Option<(usize, usize)>>, // tokens and turns so far
+    /// Tokens and turns so far.
+    pub sequences: Slots<(usize, usize)>,
 }
 
 impl Scripted {
@@ -75,13 +76,13 @@ impl Scripted {
             calls: 0,
             max_positions: usize::MAX,
             kept: vec![],
-            sequences: vec![],
+            sequences: Slots::default(),
         }
     }
 
     /// Sequences that are open.
     pub fn n_open(&self) -> usize {
-        self.sequences.iter().flatten().count()
+        self.sequences.n_open()
     }
 }
 
@@ -95,12 +96,11 @@ impl Policy for Scripted {
     }
 
     fn open(&mut self) -> SequenceId {
-        self.sequences.push(Some((0, 0)));
-        SequenceId(self.sequences.len() - 1)
+        self.sequences.open((0, 0))
     }
 
     fn close(&mut self, sequence: SequenceId) {
-        self.sequences[sequence.0].take().expect("closed once");
+        self.sequences.close(sequence).expect("closed once");
     }
 
     fn generate(
@@ -111,7 +111,7 @@ impl Policy for Scripted {
     ) -> Result<Vec<Response>, PolicyError> {
         let mut responses = Vec::new();
         for request in requests {
-            let (tokens, turn) = self.sequences[request.sequence.0].as_mut().expect("an open sequence");
+            let (tokens, turn) = self.sequences.get_mut(request.sequence)?;
             *tokens += request.prompt.len();
             let mut response = Response { ids: vec![], logps: vec![], kept: vec![], finish: Finish::Length };
             let line = if self.by_call { self.calls } else { *turn };

@@ -214,6 +214,39 @@ impl Ledger {
     }
 }
 
+/// The gate while it is shut; opened again however the recorded work ends. What is put down is counted by itself, and again at each replay.
+struct Open<'a> {
+    ledger: &'a Ledger,
+    /// What was counted before; none once it has ended.
+    before: Option<Counts>,
+}
+
+impl<'a> Open<'a> {
+    fn begin(ledger: &'a Ledger) -> Result<Self, CudaError> {
+        ledger.gate.shut()?;
+        Ok(Open { ledger, before: Some(std::mem::take(&mut ledger.book().counts)) })
+    }
+
+    /// What was put down.
+    fn end(mut self) -> Result<Counts, CudaError> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<Counts, CudaError> {
+        let Some(before) = self.before.take() else { return Ok(Counts::default()) };
+        let counted = std::mem::replace(&mut self.ledger.book().counts, before);
+        let (returned, opened) = self.ledger.gate.open();
+        returned.into_iter().for_each(|address| self.ledger.free(address));
+        opened.map(|()| counted)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
 // SAFETY: its addresses are only ever handed to itself, and it touches no memory.
 unsafe impl Driver for Ledger {
     fn name(&self) -> String {
@@ -308,14 +341,10 @@ unsafe impl Driver for Ledger {
     }
 
     fn record(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<Recorded, CudaError> {
-        self.gate.shut()?;
-        // What is put down is counted by itself, and again at each replay.
-        let before = std::mem::take(&mut self.book().counts);
+        let open = Open::begin(self)?;
         let outcome = work();
-        let counted = std::mem::replace(&mut self.book().counts, before);
-        let (returned, opened) = self.gate.open();
-        returned.into_iter().for_each(|address| self.free(address));
-        outcome.and(opened).map(|()| self.recordings.put(Arc::new(counted)))
+        let counted = open.end();
+        outcome.and(counted).map(|counted| self.recordings.put(Arc::new(counted)))
     }
 
     unsafe fn replay(&self, recorded: Recorded) -> Result<(), CudaError> {
