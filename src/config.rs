@@ -196,6 +196,8 @@ pub struct Model {
     pub value_model: bool,
     /// The value model's learning rate, in units of the policy's.
     pub value_lr_factor: f64,
+    /// Steps at the beginning in which the value model alone is trained.
+    pub value_warmup_steps: u64,
     /// Low-rank adapters, trained instead of the weights.
     pub lora: Lora,
 }
@@ -246,6 +248,7 @@ impl Default for Model {
             value_head: false,
             value_model: false,
             value_lr_factor: 1.0,
+            value_warmup_steps: 0,
             lora: Lora::default(),
         }
     }

@@ -198,4 +198,12 @@ pub trait Policy {
     ///
     /// Cached sequences become stale and must have been closed.
     fn update(&mut self, lr: f64) -> Result<Update, PolicyError>;
+
+    /// As [`Policy::update`] of the value model alone; the policy's gradients are forgotten, its weights and moments left alone.
+    ///
+    /// **Errors** [`PolicyError::Missing`] if the values are not a model of their own, [`PolicyError::Engine`].
+    fn update_values(&mut self, lr: f64) -> Result<Update, PolicyError> {
+        let _ = lr;
+        Err(PolicyError::Missing("value model of its own, which model.value_warmup_steps trains"))
+    }
 }

@@ -11,7 +11,7 @@ use crate::eval::{Evaluation, evaluate};
 use crate::filter::Filtered;
 use crate::guards::{Action, Alarm};
 use crate::policy::Policy;
-use crate::update::update;
+use crate::update::{Pace, update};
 use ragen_envs::Mode;
 use ragen_models::random::Key;
 
@@ -291,9 +291,16 @@ impl Trainer {
     ) -> Result<(), TrainError> {
         let (batch, temperature) = (&prepared.batch, config.rollout.sampling.temperature);
         let lr = config.optim.schedule(config.run.steps).lr(step - 1);
-        metrics.extend(update(policy, batch, &config.update, temperature, lr, key)?);
-        let of_loss = metrics.get("policy/kl_loss").copied();
-        self.state.kl.adapt(config, prepared.kl, of_loss, batch.picked.len());
+        let pace = Pace { lr, values_alone: step <= config.model.value_warmup_steps };
+        metrics.extend(update(policy, batch, &config.update, temperature, pace, key)?);
+        match pace.values_alone {
+            true => drop(metrics.insert("value/trained_alone".into(), 1.0)),
+            // Where the policy stands still its divergence tells nothing.
+            false => {
+                let of_loss = metrics.get("policy/kl_loss").copied();
+                self.state.kl.adapt(config, prepared.kl, of_loss, batch.picked.len());
+            }
+        }
         if config.update.loss.kl.coef != 0.0 {
             metrics.insert("policy/kl_coef".into(), config.update.loss.kl.coef);
         }

@@ -25,6 +25,15 @@ pub enum UpdateError {
     Objective(#[from] ObjectiveError),
 }
 
+/// What optimiser steps move, and how fast.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// The learning rate.
+    pub lr: f64,
+    /// The value model alone is trained.
+    pub values_alone: bool,
+}
+
 /// A step's rows and, for each trained token of them in order, what to train it towards.
 #[derive(Clone, Debug, Default)]
 pub struct Batch<'a> {
@@ -103,7 +112,7 @@ fn extend<T: Copy>(to: &mut Vec<T>, values: &[T], tokens: &Range<usize>) {
     }
 }
 
-/// Updates the policy on a batch: `epochs` passes, one optimiser step a mini-batch, all at learning rate `lr`.
+/// Updates the policy on a batch: `epochs` passes, one optimiser step a mini-batch, all at the same pace.
 ///
 /// With `shuffle` each pass draws from `key` which episodes share a mini-batch; within one they keep their order, in which the
 /// members of a group lie next to each other. An optimiser step whose gradient is not finite changes nothing and is counted in
@@ -114,9 +123,10 @@ pub fn update(
     batch: &Batch<'_>,
     config: &UpdateConfig,
     temperature: f32,
-    lr: f64,
+    pace: Pace,
     key: Key,
 ) -> Result<Metrics, UpdateError> {
+    let lr = pace.lr;
     let episode_rows = batch.episode_rows();
     let (mut parts, mut norms, mut skipped) = (Vec::new(), Vec::new(), 0u32);
     for epoch in 0..config.epochs {
@@ -142,7 +152,7 @@ pub fn update(
             };
             let objective = Objective::new(&config.loss, targets, batch.horizon_tokens)?;
             let loss = accumulate(policy, &mini.rows, &objective, config, temperature)?;
-            let step = policy.update(lr)?;
+            let step = if pace.values_alone { policy.update_values(lr)? } else { policy.update(lr)? };
             skipped += u32::from(step.skipped);
             norms.push(step.grad_norm);
             parts.push(loss);

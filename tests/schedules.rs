@@ -1,17 +1,23 @@
 //! What changes over a run: the turns of its episodes, its learning rate, which checkpoint is the best. Resumed, all goes on as it was.
 
 mod stage;
+mod tiny_model;
 
 use ragen::config::Config;
 use ragen::context_manager::ContextManager;
 use ragen::estimator::Estimator;
 use ragen::plan::Lengths;
+use ragen::policy::model::Model;
 use ragen::policy::tabular::Tabular;
 use ragen::policy::*;
 use ragen::train::{Best, TrainState, Trainer};
 use ragen_envs::Mode;
-use ragen_models::optim::Decay;
+use ragen_models::device::Cpu;
+use ragen_models::engine::CpuEngine;
+use ragen_models::optim::{AdamWSettings, Decay};
+use ragen_models::transformer::{Precision, Transformer};
 use stage::*;
+use std::sync::Arc;
 
 fn config() -> Config {
     let mut config = small_config();
@@ -245,4 +251,111 @@ fn going_back_forgets_no_best_checkpoint() {
     assert_eq!((state.step, state.best), (9, best(7, 0.5)));
     assert!(!state.is_best(0.5) && state.is_best(0.75));
     assert_eq!(state.best, best(9, 0.75));
+}
+
+/// The small model with a value model of its own.
+fn small_model() -> Model {
+    let cpu = Arc::new(Cpu::new(2).unwrap());
+    let model = |value: bool| {
+        let shape = tiny_model::shape(TOKENIZER.vocab(), 256, value);
+        let weights = tiny_model::weights(&shape, 60.0);
+        (shape, weights)
+    };
+    let (shape, weights) = model(true);
+    let value = Transformer::new(&cpu, shape, weights, Precision::F32);
+    let value = CpuEngine::new(cpu.clone(), value, AdamWSettings::default());
+    let (shape, weights) = model(false);
+    Model::new(cpu, shape, weights, Precision::F32, AdamWSettings::default()).with_value_model(Box::new(value), 1.0)
+}
+
+/// Weights, moments and steps of the policy and of the value model, in bits.
+fn bits(model: &Model) -> [(Vec<u32>, u64); 2] {
+    let of = |all: [&[f32]; 3], steps: u64| (all.concat().iter().map(|x| x.to_bits()).collect(), steps);
+    let (params, optimiser) = (model.params().unwrap(), model.optimiser().unwrap());
+    let (value, of_value) = model.value_model().unwrap().unwrap();
+    [
+        of([&params.data, &optimiser.m.data, &optimiser.v.data], optimiser.steps),
+        of([&value.data, &of_value.m.data, &of_value.v.data], of_value.steps),
+    ]
+}
+
+fn with_values() -> Config {
+    let mut config = config();
+    config.rollout.response_tokens = 6;
+    config.rollout.model_tokens = 256;
+    config.algorithm.estimator = Estimator::Gae;
+    config.update.loss.entropy_coef = 0.01;
+    config.optim.lr = 1e-3;
+    config
+}
+
+#[test]
+fn the_value_model_is_trained_alone_at_first_and_the_policy_in_no_bit() {
+    let mut config = with_values();
+    config.model.value_warmup_steps = 2;
+    let (mut trainer, mut policy) = (trainer(&config), small_model());
+    let mut before = bits(&policy);
+    for step in 1..=4 {
+        let metrics = trainer.step(&mut policy, step).unwrap().metrics;
+        let now = bits(&policy);
+        let alone = step <= 2;
+        assert_eq!(metrics.contains_key("value/trained_alone"), alone);
+        assert!((now[0] == before[0]) == alone && now[1] != before[1], "step {step}");
+        assert_eq!((now[0].1, now[1].1), (step.saturating_sub(2), step), "optimiser steps");
+        assert!(metrics["update/grad_norm"] > 0.0);
+        before = now;
+    }
+}
+
+/// With the table: what is sampled stays the same policy's until then, and a resumed run goes on in the middle of it.
+#[test]
+fn a_warm_up_of_values_resumes() {
+    let mut config = config();
+    (config.rollout.response_tokens, config.rollout.force_close_tag) = (1, true);
+    config.algorithm.estimator = Estimator::Gae;
+    (config.optim.lr, config.checkpoint.every) = (5.0, 2);
+    let run_with = |warmup: u64| {
+        let mut config = config.clone();
+        config.model.value_warmup_steps = warmup;
+        let mut policy = chooser();
+        policy.value = true;
+        (run(&config, &mut policy), config)
+    };
+    let ((three, of_three), (five, _), (none, _)) = (run_with(3), run_with(5), run_with(0));
+    assert_eq!(three.lines[..3], five.lines[..3]);
+    assert_ne!(three.lines[4], five.lines[4], "the policy has moved in step 4");
+    let seen = |journal: &Memory<Tabular>| journal.metrics[1]["policy/ppo_kl"];
+    assert_eq!((seen(&three), journal_success(&three, 1)), (0.0, journal_success(&five, 1)));
+    assert_ne!(none.lines[1], three.lines[1]);
+    // Values are learned meanwhile.
+    let errors: Vec<f64> = five.metrics.iter().map(|metrics| metrics["value/vf_loss"]).collect();
+    assert!(errors[4] < 0.7 * errors[0], "{errors:?}");
+    for from in [2, 4] {
+        assert_eq!(resumed(&of_three, &three, from).lines, three.lines[from as usize..]);
+    }
+}
+
+fn journal_success<P>(journal: &Memory<P>, step: usize) -> f64 {
+    journal.metrics[step]["train/success"]
+}
+
+/// Whether and how often a run validates reaches no bit of it: weights, moments, values, what is sampled.
+#[test]
+fn validation_touches_neither_weights_nor_random_state() {
+    let config = with_values();
+    let end = |validates: bool| {
+        let (mut trainer, mut policy) = (trainer(&config), small_model());
+        let metrics: Vec<_> = (1..=3)
+            .map(|step| {
+                if validates {
+                    let before = bits(&policy);
+                    let first = trainer.validate(&mut policy, true).unwrap();
+                    assert!(bits(&policy) == before && first == trainer.validate(&mut policy, true).unwrap());
+                }
+                trainer.step(&mut policy, step).unwrap().metrics
+            })
+            .collect();
+        (metrics, bits(&policy), trainer.train_envs.state)
+    };
+    assert!(end(true) == end(false));
 }

@@ -536,4 +536,13 @@ impl Policy for Model {
         }
         Ok(Update { grad_norm: step.grad_norm, skipped })
     }
+
+    fn update_values(&mut self, lr: f64) -> Result<Update, PolicyError> {
+        let Some(value) = &mut self.value else {
+            return Err(PolicyError::Missing("value model of its own, which model.value_warmup_steps trains"));
+        };
+        self.engine.zero_gradients()?;
+        let step = value.engine.update(lr * value.lr_factor)?;
+        Ok(Update { grad_norm: step.grad_norm, skipped: step.skipped })
+    }
 }

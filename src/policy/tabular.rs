@@ -232,6 +232,11 @@ impl Policy for Tabular {
         }
         Ok(Update { grad_norm, skipped: false })
     }
+
+    fn update_values(&mut self, lr: f64) -> Result<Update, PolicyError> {
+        self.gradients.values_mut().for_each(|cell| cell.logits.fill(0.0));
+        self.update(lr)
+    }
 }
 
 /// The index whose share of the unit interval holds `u`; never one of probability 0.

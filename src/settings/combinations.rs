@@ -131,6 +131,10 @@ fn values_and_adapters(found: &mut Found, config: &Config) {
     if model.value_model && !config.algorithm.estimator.reads_values() {
         found.add("model.value_model", "is on, but only algorithm.estimator = \"gae\" and \"bilevel_gae\" read values");
     }
+    if model.value_warmup_steps > 0 && !model.value_model {
+        let text = "is above 0, but only a value model of its own can be trained alone: set model.value_model = true";
+        found.add("model.value_warmup_steps", text);
+    }
     let known = lora::Module::ALL.map(|module| module.name());
     for name in model.lora.targets.iter().filter(|name| !known.contains(&name.as_str())) {
         found.add("model.lora.targets", format!("there is no layer {name:?}; there are {}", known.join(", ")));

@@ -92,6 +92,7 @@ pub const KEYS: &[Key] = &[
     key("model.value_head", Flag, "", "A value head, also on a loaded model that has none.", ""),
     key("model.value_model", Flag, "", "A value model of its own, starting from the same weights, instead of a head on the policy.", "critic.model.path"),
     key("model.value_lr_factor", Number(0.0, 1e6), "", "The value model's learning rate, in units of `optim.lr`.", "critic.optim.lr"),
+    key("model.value_warmup_steps", Whole(0, MAX), "steps", "Steps at the beginning in which the value model alone is trained: the policy learns from its advantages once they mean something. (RAGEN counts to the first step of the policy: one more.)", "trainer.critic_warmup"),
     key("model.lora.rank", Whole(0, 1 << 16), "", "Rank of low-rank adapters, which are trained instead of the weights; 0 is off.", "lora.rank"),
     key("model.lora.alpha", Number(-INF, INF), "", "An adapter's product is scaled by alpha / rank.", "lora.alpha"),
     key("model.lora.targets", Texts, "", "The linear layers that have an adapter: `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`.", "lora.target_modules"),
@@ -157,7 +158,7 @@ pub const KEYS: &[Key] = &[
     key("filter.selection_eps", Number(0.0, INF), "score", "Slack below the share of `top_p` with `linear`; a batch with less score in all is empty.", "rollout.rollout_filter_selection_eps"),
     key("filter.empty_stop_steps", Whole(0, MAX), "steps", "Training stops after so many empty selections in a row; 0 never.", "rollout.rollout_filter_empty_stop_steps"),
     key("filter.max_rounds", Whole(1, 1 << 16), "rollouts", "Rollouts a step at most: while fewer than `full_groups` groups are kept, another one is played, on new levels, and all that were played are filtered together. 1 plays no more than one (DAPO's dynamic sampling: `include_zero = false` and this above 1).", ""),
-    key("filter.full_groups", Whole(0, 1 << 32), "groups", "Groups that make a step full; of more the first in order of play are kept. 0: with `max_rounds` above 1 `env.train.groups`, else no limit.", ""),
+    key("filter.full_groups", Whole(0, 1 << 32), "groups", "Groups that make a step full; of more the first in order of play are kept, and the rest is let go: one step later it would be another policy's. 0: with `max_rounds` above 1 `env.train.groups`, else no limit.", ""),
 
     key("algorithm.estimator", Word(&["gae", "bilevel_gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gigpo"]), "", "The advantage: `gae` over a value head (PPO), `bilevel_gae` over turns first; relative to the group by `grpo`, `rloo`, `reinforce_plus_plus_baseline`, and by `gigpo` also to other turns from the same state; `reinforce_plus_plus` whitens discounted returns.", "algorithm.adv_estimator, algorithm.bi_level_gae"),
     key("algorithm.gamma", Number(0.0, 1.0), "", "Discount from one trained token to the next (`gae`, `bilevel_gae`, `reinforce_plus_plus`).", "algorithm.gamma"),

@@ -155,6 +155,8 @@ fn ways_of_crediting_that_cannot_work_are_named() {
     assert!(with(&["algorithm.estimator=gae", "algorithm.bootstrap_truncated=true"]).algorithm.bootstrap_truncated);
     let found = problems(&["algorithm.estimator=grpo", "algorithm.bootstrap_truncated=true"]);
     assert!(found[0].starts_with("algorithm.bootstrap_truncated: ") && found.len() == 1, "{found:?}");
+    let found = problems(&["algorithm.estimator=gae", "model.value_warmup_steps=3"]);
+    assert!(found[0].starts_with("model.value_warmup_steps: ") && found.len() == 1, "{found:?}");
     let found = problems(&["algorithm.estimator=rloo", "env.train.group_size=1", "filter.value=1"]);
     assert!(found[0].contains("\"rloo\" compares the members of a group"), "{found:?}");
     let found = problems(&["update.loss.policy=gppo", "update.loss.polic=ppo", "algorithm.turn_gama=1"]);
