@@ -89,7 +89,7 @@ impl Default for Config {
 impl Config {
     /// Whether anything is measured from the frozen reference.
     pub fn needs_reference(&self) -> bool {
-        self.update.loss.kl.coef != 0.0 || self.reward.kl.coef != 0.0
+        self.model.reference || self.update.loss.kl.coef != 0.0 || self.reward.kl.coef != 0.0
     }
 }
 
@@ -190,6 +190,8 @@ pub struct Model {
     pub qkv_bias: bool,
     /// RMSNorm of every head's q and k.
     pub qk_norm: bool,
+    /// Keep a reference also where the divergence from it costs nothing.
+    pub reference: bool,
     /// A value head. Added to a loaded model too, when it has none and the estimator needs one.
     pub value_head: bool,
     /// A value model of its own, which starts from the same weights, instead of a head on the policy.
@@ -245,6 +247,7 @@ impl Default for Model {
             tied_embeddings: false,
             qkv_bias: false,
             qk_norm: false,
+            reference: false,
             value_head: false,
             value_model: false,
             value_lr_factor: 1.0,

@@ -249,6 +249,30 @@ fn kl_to_the_reference_is_measured_from_the_first_weights() {
     doors(&config, &Doors::default()).run(&mut policy, &mut journal).unwrap();
     let kl: Vec<f64> = journal.metrics.iter().map(|m| m["policy/kl_loss"]).collect();
     assert!(kl[0] == 0.0 && kl[1] > 0.0 && kl[2] > kl[1], "{kl:?}");
+    // The first weights choose among five tokens alike.
+    let logp: Vec<f64> = journal.metrics.iter().map(|m| m["rollout/ref_log_prob"]).collect();
+    assert!(logp.iter().all(|logp| (logp + 5f64.ln()).abs() < 1e-6), "{logp:?}");
+}
+
+/// It changes nothing but what is measured.
+#[test]
+fn a_reference_may_be_kept_to_look_at() {
+    let run = |reference: bool| {
+        let mut config = doors_config();
+        config.model.reference = reference;
+        config.run.steps = 3;
+        let (mut policy, mut journal) = (Tabular::new(only(&WAYS)), Memory::new());
+        doors(&config, &Doors::default()).run(&mut policy, &mut journal).unwrap();
+        journal.metrics
+    };
+    let (with, without) = (run(true), run(false));
+    assert!(with[0]["policy/kl_loss"] == 0.0 && with[2]["policy/kl_loss"] > 0.0);
+    for (with, without) in with.iter().zip(&without) {
+        let added = ["policy/kl_loss", "rollout/ref_log_prob"];
+        let mut rest = with.clone();
+        rest.retain(|name, _| !added.contains(&name.as_str()));
+        assert_eq!((rest.len(), &rest), (with.len() - 2, without));
+    }
 }
 
 /// Two policies that play alike: one reasons about its input, the other always says the same.

@@ -523,7 +523,9 @@ fn take_up(config: &Config, policy: &mut Model, mut saved: Saved) -> Result<Trai
     let state: TrainState = serde_json::from_value(saved.state.value["train"].clone())
         .map_err(|e| broken(&format!("trainer.state cannot be read: {e}")))?;
     if config.needs_reference() && !policy.has_reference() {
-        return Err(broken("update.loss.kl.coef and reward.kl.coef need the reference, which this checkpoint lacks"));
+        return Err(broken(
+            "update.loss.kl.coef, reward.kl.coef and model.reference need the reference, which this checkpoint lacks",
+        ));
     }
     Ok(state)
 }

@@ -89,6 +89,7 @@ pub const KEYS: &[Key] = &[
     key("model.tied_embeddings", Flag, "", "The output head is the embedding.", ""),
     key("model.qkv_bias", Flag, "", "Biases on q, k and v.", ""),
     key("model.qk_norm", Flag, "", "RMSNorm of every head's q and k.", ""),
+    key("model.reference", Flag, "", "Keep the weights that training starts from (below adapters: the base) and measure the divergence from them (`policy/kl_loss`) also where nothing is charged for it; with `update.loss.kl.coef` or `reward.kl.coef` they are kept anyway. It takes memory for a second model and a forward a step. (RAGEN: true.)", "actor_rollout_ref.actor.use_ref"),
     key("model.value_head", Flag, "", "A value head, also on a loaded model that has none.", ""),
     key("model.value_model", Flag, "", "A value model of its own, starting from the same weights, instead of a head on the policy.", "critic.model.path"),
     key("model.value_lr_factor", Number(0.0, 1e6), "", "The value model's learning rate, in units of `optim.lr`.", "critic.optim.lr"),

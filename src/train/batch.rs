@@ -199,6 +199,8 @@ fn score_again(
     }
     if config.needs_reference() {
         batch.reference_logp = score(policy, Weights::Reference, &batch.rows, config)?.logp;
+        let sum: f64 = batch.reference_logp.iter().map(|logp| f64::from(*logp)).sum();
+        metrics.insert("rollout/ref_log_prob".into(), sum / batch.reference_logp.len().max(1) as f64);
     }
     Ok(values)
 }
