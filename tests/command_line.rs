@@ -285,6 +285,26 @@ fn killed_and_resumed_is_the_same_run_with_windows_and_more_rounds() {
     check_killed_and_resumed(&[&until_full[..], &["rollout.context=single_turn", "rollout.model_tokens=120"]].concat());
 }
 
+/// Values alone at first, turns that grow, what was cut off valued, a reference that is looked at, an analysis that plays for itself, and
+/// the best checkpoint beside the others.
+#[test]
+fn killed_and_resumed_is_the_same_run_with_schedules() {
+    check_killed_and_resumed(&[
+        "algorithm.estimator=gae",
+        "algorithm.bootstrap_truncated=true",
+        "model.value_model=true",
+        "model.value_warmup_steps=6",
+        "model.reference=true",
+        "rollout.max_turns=4",
+        "rollout.curriculum.turns=1",
+        "rollout.curriculum.steps=8",
+        "gradient_analysis.every=3",
+        "gradient_analysis.groups=4",
+        "val.every=2",
+        "checkpoint.keep=0",
+    ]);
+}
+
 /// A run, and the same run killed in its seventh step and resumed.
 fn check_killed_and_resumed(more: &[&str]) {
     let place = Place::new();

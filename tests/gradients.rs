@@ -126,7 +126,15 @@ fn an_analysis_may_play_for_itself() {
         trainer.run(&mut policy, &mut journal).unwrap();
         (journal, policy, trainer.state)
     };
+    with.checkpoint.every = 3;
     let (journal, policy, state) = run(&with);
+    // Resumed after step 3, the analysis of step 5 plays the same levels in the same way.
+    let (mut resumed, saved) = journal.checkpoints[&3].clone();
+    let mut trainer = Trainer::new(with.clone(), context(&with)).unwrap();
+    trainer.resume(saved);
+    let mut rest = Memory::new();
+    trainer.run(&mut resumed, &mut rest).unwrap();
+    assert!(rest.metrics[1].contains_key("grad_norm/all/task") && rest.lines == journal.lines[3..]);
     let first = &journal.metrics[0];
     let of = |name: &str| first[&format!("grad_analysis/{name}")];
     assert_eq!((of("uses_training_batch"), of("source_env_groups"), of("source_group_size")), (0.0, 8.0, 16.0));

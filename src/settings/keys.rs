@@ -261,7 +261,7 @@ pub const KEYS: &[Key] = &[
 
     key("checkpoint.every", Whole(0, MAX), "steps", "Save on every n-th step, and after the last; 0 never.", "trainer.save_freq"),
     key("checkpoint.keep", Whole(0, 1 << 32), "", "The newest so many stay, and the best one; 0 keeps all.", "trainer.max_actor_ckpt_to_keep"),
-    key("checkpoint.best", Flag, "", "Save also where a validation after a step had more success than all before it (the first of equals; not where `checkpoint.every` is 0). `ragen eval RUN --checkpoint best` and `ragen export RUN DIR --checkpoint best` take it.", ""),
+    key("checkpoint.best", Flag, "", "Save also where a validation after a step had more success than all before it, those on a part of the levels (`val.groups`) among them (the first of equals; not where `checkpoint.every` is 0). `ragen eval RUN --checkpoint best` and `ragen export RUN DIR --checkpoint best` take it.", ""),
 
     key("warmstart.demos", Whole(1, 1 << 32), "trajectories", "Demonstrated trajectories, one pass.", ""),
     key("warmstart.noise", Number(0.0, 1.0), "", "Probability that a planned move is replaced by a random one.", ""),
