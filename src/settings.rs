@@ -112,13 +112,21 @@ pub fn parse(source: &str, text: &str, overrides: &[String]) -> Result<Config, S
     if !problems.is_empty() {
         return Err(SettingsError::Invalid(problems));
     }
+    let named = |given: &Table| -> Vec<String> {
+        given.get("envs").and_then(Value::as_table).map_or(Vec::new(), |envs| envs.keys().cloned().collect())
+    };
+    let named = named(&given);
     let mut merged = base;
     merge(&mut merged, given);
     // Checked above key by key, so what is left is what the table of keys does not know (a test holds it complete).
-    let config: Config = merged.try_into().map_err(|e: toml::de::Error| {
+    let mut config: Config = merged.try_into().map_err(|e: toml::de::Error| {
         SettingsError::Invalid(vec![Problem { key: source.into(), text: e.message().into() }])
     })?;
     let problems = combinations::check(&config);
+    // Of the shipped tags, those that the run plays or the file speaks of are a part of it; the rest would only fill its
+    // `config.toml`, and tie a resume to tags that have nothing to do with it.
+    let [train, val] = [&config.env.train.tags, &config.env.val.tags];
+    config.envs.retain(|name, _| train.contains(name) || val.contains(name) || named.contains(name));
     if problems.is_empty() { Ok(config) } else { Err(SettingsError::Invalid(problems)) }
 }
 

@@ -57,6 +57,7 @@ pub(crate) const SPEC: Spec = Spec {
     env_type: TYPE,
     purpose: "choose between a safe and a risky arm by their names, in one pull",
     many_starts: false,
+    waits: false,
     recap: Recap::Whole,
     settings: SETTINGS,
     tags: || ["train", "test"].map(tag).into(),

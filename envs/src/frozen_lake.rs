@@ -80,6 +80,7 @@ pub(crate) const SPEC: Spec = Spec {
     env_type: TYPE,
     purpose: "cross a slippery lake to the goal without falling into a hole",
     many_starts: true,
+    waits: false,
     recap: Recap::Whole,
     settings: SETTINGS,
     tags: || {

@@ -18,8 +18,10 @@
 
 pub mod bandit;
 pub mod conformance;
+mod dataset;
 pub mod frozen_lake;
 pub mod grid;
+mod http;
 mod recap;
 mod registry;
 pub mod rng;
@@ -156,6 +158,12 @@ pub trait Env: Send {
     /// What is needed to read an observation.
     fn legend(&self) -> Legend {
         Legend::default()
+    }
+
+    /// What it stands on here, in one line, where the settings leave a choice: an embedded stand-in, files, a program, a
+    /// server. `None` where there is nothing to choose.
+    fn backend(&self) -> Option<String> {
+        None
     }
 
     /// Everything that the future of the episode depends on; `Null` before the first reset.

@@ -75,7 +75,13 @@ fn env_set(found: &mut Found, config: &Config, path: &str, set: &EnvSet) {
 }
 
 fn envs(found: &mut Found, config: &Config) {
+    let shipped = Config::default().envs;
     for (name, tag) in &config.envs {
+        let in_use = config.env.train.tags.contains(name) || config.env.val.tags.contains(name);
+        // Some environments read files or look for programs: a shipped one that nobody plays is not built.
+        if !in_use && shipped.get(name) == Some(tag) {
+            continue;
+        }
         let at = |key: &str| format!("envs.{name}.{key}");
         if tag.r#type.is_empty() {
             found.add(&at("type"), "is missing; `ragen envs` lists the types");
@@ -92,8 +98,7 @@ fn envs(found: &mut Found, config: &Config) {
                 }
             }
             // What is not available here is no mistake until it is used.
-            Err(EnvError::Unavailable { .. })
-                if !config.env.train.tags.contains(name) && !config.env.val.tags.contains(name) => {}
+            Err(EnvError::Unavailable { .. }) if !in_use => {}
             Err(e) => found.add(&at("type"), e.to_string()),
         }
     }

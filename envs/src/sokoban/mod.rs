@@ -93,6 +93,7 @@ pub(crate) const SPEC: Spec = Spec {
     env_type: TYPE,
     purpose: "push every box onto a target; a wrong push cannot be undone",
     many_starts: true,
+    waits: false,
     recap: Recap::Whole,
     settings: SETTINGS,
     tags,
