@@ -311,6 +311,15 @@ mod tests {
     }
 
     #[test]
+    fn the_player_knows_the_better_arm() {
+        for split in ["train", "test"] {
+            let build = || crate::make(TYPE, &json!({"split": split}));
+            let informed = crate::conformance::demonstrated(&build, &Demonstration::perfect(1), 1000, 1, 1).unwrap();
+            assert_eq!(informed, (1.0, 1.0), "{split}");
+        }
+    }
+
+    #[test]
     fn an_unknown_arm_is_invalid_and_ends_nothing() {
         let mut bandit = started(3, 0);
         let before = bandit.observation();

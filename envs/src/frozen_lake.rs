@@ -36,6 +36,8 @@
 //!
 //! **Source** Gymnasium's FrozenLake with `success_rate`; random start and goal as in RAGEN.
 
+mod player;
+
 use crate::grid::{Cell, Direction, FORMAT_MEANING, Format, MoveNames, Symbols, View};
 use crate::rng::hash_bytes;
 use crate::settings::{Reader, Setting};
@@ -143,25 +145,6 @@ impl Lake {
         let size = self.size;
         (0..size * size).map(move |i| (i / size, i % size))
     }
-
-    /// Moves to the goal from each cell around holes; `usize::MAX` where there is no way.
-    fn distances(&self) -> Vec<usize> {
-        let mut distances = vec![usize::MAX; self.tiles.len()];
-        distances[self.goal.0 * self.size + self.goal.1] = 0;
-        let mut queue = vec![self.goal];
-        let mut head = 0;
-        while let Some(&cell) = queue.get(head) {
-            head += 1;
-            for next in CYCLE.iter().filter_map(|d| d.from_cell(cell, (self.size, self.size))) {
-                let i = next.0 * self.size + next.1;
-                if self.tiles[i] == Tile::Ice && distances[i] == usize::MAX {
-                    distances[i] = distances[cell.0 * self.size + cell.1] + 1;
-                    queue.push(next);
-                }
-            }
-        }
-        distances
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -236,7 +219,7 @@ impl FrozenLake {
         tiles[goal] = Tile::Goal;
         let cell = |i| (i / size, i % size);
         let lake = Lake { size, tiles, start: cell(start), goal: cell(goal) };
-        (start != goal && lake.distances()[start] != usize::MAX).then_some(lake)
+        (start != goal && player::distances(&lake)[start] != usize::MAX).then_some(lake)
     }
 
     /// Probabilities of slipping one back in the cycle, of moving as intended, and of slipping one on.
@@ -268,25 +251,6 @@ impl FrozenLake {
             effective,
             ..Step::default()
         })
-    }
-
-    /// The shortest plan from the player's cell, each move replaced by a random one with probability `noise`.
-    fn plan(&self, episode: &Episode, len: usize, noise: f64, draws: &mut Stream) -> Vec<Direction> {
-        let lake = &episode.lake;
-        let distances = lake.distances();
-        let distance = |(row, col): Cell| distances[row * lake.size + col];
-        let mut at = episode.player;
-        let mut plan = Vec::with_capacity(len);
-        if distance(at) == usize::MAX {
-            return plan;
-        }
-        while plan.len() < len && lake.tile(at) == Tile::Ice {
-            let planned = CYCLE.into_iter().min_by_key(|direction| distance(lake.next(at, *direction)));
-            let direction = if draws.chance(noise) { Some(CYCLE[draws.below(4)]) } else { planned };
-            plan.extend(direction);
-            at = direction.map_or(at, |direction| lake.next(at, direction));
-        }
-        plan
     }
 }
 
@@ -413,7 +377,7 @@ impl Env for FrozenLake {
     fn demonstrate(&self, options: &Demonstration, draws: &mut Stream) -> Option<Turn> {
         let episode = self.episode.as_ref()?;
         let len = options.turn_len(draws);
-        let plan = self.plan(episode, len, options.noise, draws);
+        let plan = self.plan(&episode.lake, episode.player, len, options.noise, draws);
         if plan.is_empty() {
             return None;
         }

@@ -118,3 +118,50 @@ fn broken_states_are_refused_with_the_reason() {
         assert_eq!(env.state(), good);
     }
 }
+
+/// The greatest probability of standing on the goal after at most `moves` moves, by recursion over what is left.
+fn best_odds(env: &FrozenLake, lake: &Lake, moves: usize) -> f64 {
+    let mut odds: Vec<f64> = lake.tiles.iter().map(|tile| f64::from(u8::from(*tile == Tile::Goal))).collect();
+    let weights = env.slip_weights();
+    for _ in 0..moves {
+        let of = |cell: Cell| odds[cell.0 * lake.size + cell.1];
+        let chance = |cell: Cell, index: usize| {
+            let slips = [(index + 3) % 4, index, (index + 1) % 4].map(|way| of(lake.next(cell, CYCLE[way])));
+            slips.iter().zip(weights).map(|(odds, weight)| odds * weight).sum::<f64>()
+        };
+        odds = lake.cells().map(|cell| (0..4).map(|index| chance(cell, index)).fold(0.0, f64::max)).collect();
+    }
+    odds[lake.start.0 * lake.size + lake.start.1]
+}
+
+#[test]
+fn the_player_always_arrives_where_nothing_slips() {
+    for config in [json!({"is_slippery": false}), json!({"success_rate": 1.0, "p": 0.8, "size": 6})] {
+        let build = || crate::make("frozen_lake", &config);
+        let (success, _) = conformance::demonstrated(&build, &Demonstration::perfect(1), 500, 100, 100).unwrap();
+        assert_eq!(success, 1.0, "{config}");
+    }
+}
+
+/// Ten moves are the budget of the shipped tags. The best play knows how many are left; the player does not.
+#[test]
+fn on_slippery_ice_the_player_is_within_three_points_of_the_best_play() {
+    let n = 3000;
+    for success_rate in [0.8, 0.6] {
+        let config = json!({"success_rate": success_rate});
+        let build = || crate::make("frozen_lake", &config);
+        let (success, _) = conformance::demonstrated(&build, &Demonstration::perfect(1), n, 10, 10).unwrap();
+        let mut env = FrozenLake::new(&config).unwrap();
+        let best: f64 = (0..n)
+            .map(|seed| {
+                env.reset(seed, 0, Mode::Train).unwrap();
+                best_odds(&env, &env.episode.as_ref().unwrap().lake, 10)
+            })
+            .sum();
+        let best = best / n as f64;
+        assert!(
+            (best - success).abs() <= 0.03,
+            "at {success_rate} the player reaches {success:.3}, the best {best:.3}"
+        );
+    }
+}

@@ -145,6 +145,16 @@ fn the_player_tells_its_next_push_and_what_it_does() {
     assert_eq!(cornered.demonstrate(&Demonstration::perfect(2), &mut Stream::new(0)), None);
 }
 
+/// Shortest solutions are looked for, so every level whose solution fits is solved; rooms rarely ask for more moves.
+#[test]
+fn the_player_solves_every_level() {
+    for tag in ["SimpleSokoban", "LargerSokoban"] {
+        let build = || crate::tag(tag)?.make();
+        let (success, _) = conformance::demonstrated(&build, &Demonstration::perfect(1), 500, 100, 100).unwrap();
+        assert_eq!(success, 1.0, "{tag}");
+    }
+}
+
 /// The prototype's demonstrations had success 0.78 and 3.6 turns.
 #[test]
 fn noisy_demonstrations_succeed_as_often_as_in_the_recipe() {
