@@ -43,7 +43,7 @@ pub struct Problem {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// CONFIG is neither a shipped name nor a file.
-    #[error("there is no configuration {0}: it is neither a file nor one of {shipped}{1}", shipped = names())]
+    #[error("there is no configuration {0}: it is neither a file, nor a tag (`ragen envs` lists them), nor one of {shipped}{1}", shipped = names())]
     NoConfig(String, String),
     /// The file cannot be read.
     #[error("cannot read {0}: {1}")]
@@ -71,8 +71,8 @@ fn list(problems: &[Problem]) -> String {
     problems.iter().fold(head, |text, p| format!("{text}\n  {}: {}", p.key, p.text))
 }
 
-/// Resolves a configuration: the defaults, over them CONFIG (a shipped name or a file; without one, the first shipped),
-/// over that each `KEY=VALUE` in order.
+/// Resolves a configuration: the defaults, over them CONFIG (a shipped name, a shipped tag or a file; without one, the first
+/// shipped), over that each `KEY=VALUE` in order. A tag stands for the shipped configuration of its type, played on it.
 ///
 /// **Errors** [`SettingsError`]; everything that is wrong with the keys is in one.
 pub fn load(config: Option<&str>, overrides: &[String]) -> Result<Config, SettingsError> {
@@ -84,12 +84,27 @@ pub fn load(config: Option<&str>, overrides: &[String]) -> Result<Config, Settin
             let path = Path::new(source).join("config.toml");
             fs::read_to_string(&path).map_err(|e| SettingsError::Read(path.display().to_string(), e))?
         }
+        None if !Path::new(source).exists()
+            && let Some((text, mut changes)) = of_tag(source) =>
+        {
+            changes.extend_from_slice(overrides);
+            return parse(source, text, &changes);
+        }
         None => fs::read_to_string(source).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => SettingsError::NoConfig(source.into(), hint(source)),
             _ => SettingsError::Read(source.into(), e),
         })?,
     };
     parse(source, &text, overrides)
+}
+
+/// What a shipped tag stands for: the configuration of its environment type, and what makes it play that tag.
+fn of_tag(name: &str) -> Option<(&'static str, Vec<String>)> {
+    let env_type = ragen_envs::tag(name).ok()?.env_type;
+    let (_, text) = SHIPPED.iter().find(|(name, _)| *name == env_type)?;
+    let sets = ["env.train", "env.val"];
+    let tags = sets.iter().flat_map(|set| [format!("{set}.tags=[\"{name}\"]"), format!("{set}.n_groups=[]")]);
+    Some((text, tags.chain([format!("run.name={name}")]).collect()))
 }
 
 /// As [`load`], from the text of a file called `source`.
@@ -211,7 +226,9 @@ fn shorten(table: &mut Table) {
 
 fn hint(source: &str) -> String {
     let similarity = |name: &str| strsim::jaro_winkler(name, source);
-    let best = SHIPPED.iter().map(|(name, _)| *name).max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    let tags: Vec<String> = ragen_envs::tags().into_iter().map(|tag| tag.name).collect();
+    let names = SHIPPED.iter().map(|(name, _)| *name).chain(tags.iter().map(String::as_str));
+    let best = names.max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
     match best {
         _ if source.contains('=') => "; KEY=VALUE comes after CONFIG".to_string(),
         Some(name) if similarity(name) > 0.8 => format!("; did you mean {name}?"),

@@ -48,7 +48,10 @@ fn wrong_usage_is_code_2_and_starts_nothing() {
     let (_, err) =
         place.check(2, &["train", "model.n_heads=7", "env.train.group_size=1", "rollout.response_tokens=600"]);
     says(&err, &["model.n_heads: 7 does not divide model.d_model", "env.train.group_size", "rollout.response_tokens"]);
-    says(&place.check(2, &["train", "absent.toml"]).1, &["absent.toml", "neither a file nor one of sokoban"]);
+    says(
+        &place.check(2, &["train", "absent.toml"]).1,
+        &["absent.toml", "neither a file, nor a tag (`ragen envs` lists them), nor one of sokoban"],
+    );
     says(&place.check(2, &["train", "model.path=absent"]).1, &["there is no model absent"]);
     says(&place.check(2, &["eval", "absent"]).1, &["there is no model absent"]);
     says(

@@ -54,8 +54,8 @@ pub struct Common {
 /// A configuration with changes.
 #[derive(Args, Debug, Default)]
 pub struct Configured {
-    /// A shipped configuration (sokoban, frozen_lake, frozen_lake_slippery, bandit) or a TOML file, then changes to it such
-    /// as filter.value=0.9
+    /// A shipped configuration (sokoban, frozen_lake, bandit and so on), a tag that `ragen envs` lists, or a TOML file, then
+    /// changes to it such as filter.value=0.9
     #[arg(value_name = "CONFIG] [KEY=VALUE")]
     pub what: Vec<String>,
 }

@@ -50,9 +50,10 @@ pub fn render() -> String {
         "# Configuration\n\n\
          This file is made from the table of keys in src/settings/keys.rs and the defaults in src/config.rs; after a change there run\n\
          `RAGEN_WRITE_DOCS=1 cargo test --test configuration`.\n\n\
-         A configuration is resolved from the defaults below, over them CONFIG (the name of a shipped configuration or a TOML file),\n\
-         over that each `KEY=VALUE` of the command line: a dotted path with a TOML value, or a bare word, which is a text\n\
-         (`filter.value=0.9`, `env.train.group_size=8`, `run.name=mine`). Tables merge, lists replace. Every mistake is listed in one\n\
+         A configuration is resolved from the defaults below, over them CONFIG (the name of a shipped configuration, a tag, or a TOML\n\
+         file), over that each `KEY=VALUE` of the command line: a dotted path with a TOML value, or a bare word, which is a text\n\
+         (`filter.value=0.9`, `env.train.group_size=8`, `run.name=mine`). A tag, such as `CoordFrozenLake`, stands for the shipped\n\
+         configuration of its type with `env.train.tags` and `env.val.tags` set to it. Tables merge, lists replace. Every mistake is listed in one\n\
          error and nothing starts. What a run resolved stands in its `config.toml`; giving that file, or the run's directory, as CONFIG\n\
          gives the same run.\n\n\
          A file may also hold a section `[lm]` with sections inside, such as `[lm.rollout]`. It is laid over the rest of the file, and\n\

@@ -65,6 +65,22 @@ fn every_shipped_configuration_resolves_and_its_toml_gives_it_again() {
 }
 
 #[test]
+fn a_tag_stands_for_the_configuration_of_its_type() {
+    for tag in ragen_envs::tags() {
+        let shipped = load(Some(&tag.env_type), &[]).unwrap_or_else(|e| panic!("{}: {e}", tag.env_type));
+        let config = load(Some(&tag.name), &[]).unwrap_or_else(|e| panic!("{}: {e}", tag.name));
+        assert_eq!((&config.env.train.tags, &config.env.val.tags), (&vec![tag.name.clone()], &vec![tag.name.clone()]));
+        assert!(config.envs.contains_key(&tag.name));
+        assert_eq!(config.run.name, tag.name);
+        assert_eq!((&config.rollout, &config.optim), (&shipped.rollout, &shipped.optim), "{}", tag.name);
+    }
+    let mine =
+        load(Some("CoordFrozenLake"), &["run.name=mine".into(), "env.val.tags=[\"FrozenLake\"]".into()]).unwrap();
+    assert_eq!((mine.run.name.as_str(), mine.env.val.tags[0].as_str()), ("mine", "FrozenLake"));
+    assert!(load(Some("SimpleSokobann"), &[]).unwrap_err().to_string().contains("did you mean SimpleSokoban?"));
+}
+
+#[test]
 fn overrides_win_over_the_file_and_the_file_over_the_default() {
     let config = with(&[
         "filter.value=0.5",
@@ -258,7 +274,10 @@ fn windows_and_rounds_that_have_no_effect_are_refused() {
 fn what_is_no_configuration() {
     let text = |config: &str, overrides: &[String]| load(Some(config), overrides).unwrap_err().to_string();
     assert!(text("sokobn", &[]).contains("did you mean sokoban?"), "{}", text("sokobn", &[]));
-    assert!(text("absent.toml", &[]).contains("neither a file nor one of sokoban, frozen_lake"));
+    assert!(
+        text("absent.toml", &[])
+            .contains("neither a file, nor a tag (`ragen envs` lists them), nor one of sokoban, frozen_lake")
+    );
     assert!(text("sokoban", &["filter.value".into()]).contains("is not KEY=VALUE"));
     assert!(parse("x.toml", "a = = 1", &[]).unwrap_err().to_string().contains("x.toml is not TOML"));
 }
