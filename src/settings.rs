@@ -98,13 +98,22 @@ pub fn load(config: Option<&str>, overrides: &[String]) -> Result<Config, Settin
     parse(source, &text, overrides)
 }
 
-/// What a shipped tag stands for: the configuration of its environment type, and what makes it play that tag.
+/// What a tag stands for: the configuration that makes it or, of a tag that is always there, that of its environment type;
+/// and what makes it play that tag.
 fn of_tag(name: &str) -> Option<(&'static str, Vec<String>)> {
-    let env_type = ragen_envs::tag(name).ok()?.env_type;
-    let (_, text) = SHIPPED.iter().find(|(name, _)| *name == env_type)?;
+    let env_type = ragen_envs::tag(name).map(|tag| tag.env_type);
+    let makes =
+        |text: &str| toml::from_str::<Table>(text).is_ok_and(|file| tags_of(&file).iter().any(|tag| tag == name));
+    let (_, text) =
+        SHIPPED.iter().find(|(shipped, text)| env_type.as_ref().map_or_else(|_| makes(text), |t| t == shipped))?;
     let sets = ["env.train", "env.val"];
     let tags = sets.iter().flat_map(|set| [format!("{set}.tags=[\"{name}\"]"), format!("{set}.n_groups=[]")]);
     Some((text, tags.chain([format!("run.name={name}")]).collect()))
+}
+
+/// The tags that a file makes or patches.
+fn tags_of(file: &Table) -> Vec<String> {
+    file.get("envs").and_then(Value::as_table).map_or(Vec::new(), |envs| envs.keys().cloned().collect())
 }
 
 /// As [`load`], from the text of a file called `source`.
@@ -127,10 +136,7 @@ pub fn parse(source: &str, text: &str, overrides: &[String]) -> Result<Config, S
     if !problems.is_empty() {
         return Err(SettingsError::Invalid(problems));
     }
-    let named = |given: &Table| -> Vec<String> {
-        given.get("envs").and_then(Value::as_table).map_or(Vec::new(), |envs| envs.keys().cloned().collect())
-    };
-    let named = named(&given);
+    let named = tags_of(&given);
     let mut merged = base;
     merge(&mut merged, given);
     // Checked above key by key, so what is left is what the table of keys does not know (a test holds it complete).
