@@ -23,11 +23,12 @@ pub mod reference;
 pub use combinations::notices;
 
 /// The shipped configurations by name; the first is the default.
-pub const SHIPPED: [(&str, &str); 4] = [
+pub const SHIPPED: &[(&str, &str)] = &[
     ("sokoban", include_str!("../configs/sokoban.toml")),
     ("frozen_lake", include_str!("../configs/frozen_lake.toml")),
     ("frozen_lake_slippery", include_str!("../configs/frozen_lake_slippery.toml")),
     ("bandit", include_str!("../configs/bandit.toml")),
+    ("alfworld", include_str!("../configs/alfworld.toml")),
 ];
 
 /// One thing that is wrong with a configuration.
@@ -60,7 +61,7 @@ pub enum SettingsError {
 }
 
 fn names() -> String {
-    SHIPPED.map(|(name, _)| name).join(", ")
+    SHIPPED.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
 fn list(problems: &[Problem]) -> String {

@@ -16,6 +16,7 @@
 //! # Ok::<(), ragen_envs::EnvError>(())
 //! ```
 
+pub mod alfworld;
 pub mod bandit;
 pub mod conformance;
 mod dataset;

@@ -4,7 +4,7 @@
 //! chosen settings and the budget of an episode, under the name that configurations and metrics use.
 
 use crate::settings::nearest;
-use crate::{Env, EnvError, Recap, Setting, bandit, frozen_lake, sokoban};
+use crate::{Env, EnvError, Recap, Setting, alfworld, bandit, frozen_lake, sokoban};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ pub struct Spec {
 }
 
 /// The types, in alphabetical order.
-static SPECS: &[Spec] = &[bandit::SPEC, frozen_lake::SPEC, sokoban::SPEC];
+static SPECS: &[Spec] = &[alfworld::SPEC, bandit::SPEC, frozen_lake::SPEC, sokoban::SPEC];
 
 /// Every environment type, in alphabetical order.
 pub fn specs() -> &'static [Spec] {
@@ -153,7 +153,7 @@ mod tests {
     fn unknown_names_are_answered_with_the_nearest() {
         let message = |error: Option<EnvError>| error.unwrap().to_string();
         let said = message(make("sokobann", &Value::Null).err());
-        let start = "unknown environment type `sokobann` (did you mean `sokoban`?); there are bandit, ";
+        let start = "unknown environment type `sokobann` (did you mean `sokoban`?); there are alfworld, ";
         assert!(said.starts_with(start) && said.contains("frozen_lake, "), "{said}");
         assert!(message(tag("simplesokoban").err()).contains("did you mean `SimpleSokoban`?"));
         assert!(!message(tag("qqq").err()).contains("did you mean"));

@@ -56,7 +56,7 @@ fn every_default_and_every_listed_word_is_accepted() {
 fn every_shipped_configuration_resolves_and_its_toml_gives_it_again() {
     for (name, _) in SHIPPED {
         let config = load(Some(name), &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!(config.run.name, name);
+        assert_eq!(config.run.name, *name);
         let again = parse("config.toml", &to_toml(&config), &[]).unwrap();
         assert_eq!(again, config, "{name}");
         assert_eq!(to_toml(&again), to_toml(&config));
