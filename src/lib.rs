@@ -15,6 +15,7 @@ pub mod eval;
 pub mod filter;
 pub mod gradient_analysis;
 pub mod guards;
+pub mod hydra;
 pub mod objective;
 pub mod plan;
 pub mod policy;
