@@ -13,6 +13,7 @@ pub mod env_manager;
 pub mod estimator;
 pub mod eval;
 pub mod filter;
+pub mod from_ragen;
 pub mod gradient_analysis;
 pub mod guards;
 pub mod hydra;

@@ -121,9 +121,20 @@ fn tags_of(file: &Table) -> Vec<String> {
 ///
 /// **Errors** as [`load`].
 pub fn parse(source: &str, text: &str, overrides: &[String]) -> Result<Config, SettingsError> {
-    let mut given: Table =
+    let given: Table =
         toml::from_str(text).map_err(|e| SettingsError::Syntax(source.into(), e.to_string().trim_end().into()))?;
-    let mut problems = Vec::new();
+    resolve(source, given, overrides, Vec::new())
+}
+
+/// As [`parse`], from a table; the problems that were found in making it come first in the error.
+///
+/// **Errors** as [`load`].
+pub fn resolve(
+    source: &str,
+    mut given: Table,
+    overrides: &[String],
+    mut problems: Vec<Problem>,
+) -> Result<Config, SettingsError> {
     let overrides: Vec<(Vec<String>, Value)> =
         overrides.iter().map(|text| read_override(text)).collect::<Result<_, _>>()?;
     lay_over_language_model(&mut given, &overrides, &mut problems);

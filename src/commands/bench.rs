@@ -38,6 +38,11 @@ impl Subject {
 
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
+    if what.ragen_config.is_some() {
+        return Err(Failure::Usage(
+            "--ragen-config says nothing of a shape: bench takes CONFIG or model.path=DIR".into(),
+        ));
+    }
     let (name, changes) = what.split();
     let known = name.and_then(known);
     let mut config = settings::load(name.filter(|_| known.is_none()), &with_common(changes, common))?;

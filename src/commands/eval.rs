@@ -1,7 +1,7 @@
 //! `ragen eval`: success and reward on fixed levels that were never trained on.
 
 use super::open::{self, Opened, Prepared, Source};
-use super::{Common, Failure, print, table, thousands, with_common};
+use super::{Common, Failure, load_ragen, print, table, thousands, with_common};
 use clap::Args;
 use ragen::agent_proxy::Play;
 use ragen::config::Config;
@@ -29,6 +29,9 @@ pub struct Options {
     /// Which checkpoint of a run: newest, best (by validation), or the number of its step
     #[arg(long, value_name = "WHICH")]
     pub checkpoint: Option<Which>,
+    /// RAGEN's YAML to play by, files with commas between them (docs/from-ragen.md)
+    #[arg(long, value_name = "FILES", conflicts_with = "config")]
+    pub ragen_config: Option<String>,
     /// Changes to it, such as val.temperature=0.5, env.val.groups=256, env.val.group_size=8 (for pass@k up to 8)
     #[arg(value_name = "KEY=VALUE")]
     pub changes: Vec<String>,
@@ -73,8 +76,11 @@ fn configure(common: &Common, options: &Options, of_run: bool) -> Result<Config,
         changes.push("env.val.n_groups=[]".into());
     }
     let shipped = SHIPPED.iter().find(|(name, _)| *name == options.model).map(|(name, _)| *name);
-    if options.config.is_some() || !of_run {
+    if options.config.is_some() || options.ragen_config.is_some() || !of_run {
         changes.push(format!("model.path={}", toml_text(&options.model)));
+    }
+    if let Some(files) = &options.ragen_config {
+        return Ok(load_ragen(files, &changes, common.quiet)?.config);
     }
     let source = match &options.config {
         Some(config) => Some(config.as_str()),

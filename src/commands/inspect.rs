@@ -1,7 +1,7 @@
 //! `ragen inspect`: what a configuration comes to, before anything is trained.
 
 use super::open::{self, Opened, Prepared};
-use super::{Common, Configured, Failure, print, table, thousands};
+use super::{Common, Configured, Failure, load_ragen, print, table, thousands, with_common};
 use ragen::agent_proxy::{Play, play};
 use ragen::config::{Config, EnvSet};
 use ragen::env_manager::EnvManager;
@@ -21,7 +21,14 @@ const SHOWN: usize = 2;
 
 /// The command.
 pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
-    let mut config = what.load(common)?;
+    let (mut config, listing) = match &what.ragen_config {
+        Some(files) => {
+            let translated = load_ragen(files, &with_common(&what.what, common), common.quiet)?;
+            let listing = translated.listing();
+            (translated.config, listing)
+        }
+        None => (what.load(common)?, String::new()),
+    };
     let device = open::take_device(&mut config, common.quiet)?;
     let (Prepared { source, context, plan }, settled) =
         Prepared::new(open::source(&config)?, &mut config, &device, true)?;
@@ -37,7 +44,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
 
     let toml = settings::to_toml(&config);
     if !common.quiet {
-        let mut text = format!("{toml}\n");
+        let mut text = format!("{listing}{toml}\n");
         for t in &first {
             let _ =
                 writeln!(text, "--- the first turn on {}, seed {}; tokens with * are trained on ---", t.tag, t.seed);

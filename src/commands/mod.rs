@@ -4,6 +4,7 @@
 
 use clap::Args;
 use ragen::config::Config;
+use ragen::from_ragen::{self, FromRagenError, Translated};
 use ragen::run::RunError;
 use ragen::settings::{self, SettingsError};
 use std::io::{self, Write};
@@ -58,22 +59,57 @@ pub struct Configured {
     /// changes to it such as filter.value=0.9
     #[arg(value_name = "CONFIG] [KEY=VALUE")]
     pub what: Vec<String>,
+    /// RAGEN's YAML in place of CONFIG: files with commas between them, later ones win; KEY=VALUE may then be RAGEN's keys too,
+    /// written as Hydra does (docs/from-ragen.md)
+    #[arg(long, value_name = "FILES")]
+    pub ragen_config: Option<String>,
 }
 
 impl Configured {
     /// The name or file, if one is given, and the changes.
     pub fn split(&self) -> (Option<&str>, &[String]) {
         match self.what.split_first() {
+            _ if self.ragen_config.is_some() => (None, &self.what),
             Some((first, rest)) if !first.contains('=') || Path::new(first).exists() => (Some(first), rest),
             _ => (None, &self.what),
+        }
+    }
+
+    /// Whether a configuration is named, not only changes.
+    pub fn is_named(&self) -> bool {
+        self.ragen_config.is_some() || self.split().0.is_some()
+    }
+
+    /// What names it, as on the command line.
+    pub fn name(&self) -> String {
+        match &self.ragen_config {
+            Some(files) => format!("--ragen-config {files}"),
+            None => self.split().0.unwrap_or(settings::SHIPPED[0].0).to_string(),
         }
     }
 
     /// Resolves it; the common options win over the changes.
     pub fn load(&self, common: &Common) -> Result<Config, Failure> {
         let (config, changes) = self.split();
-        Ok(settings::load(config, &with_common(changes, common))?)
+        let changes = with_common(changes, common);
+        match &self.ragen_config {
+            Some(files) => Ok(load_ragen(files, &changes, common.quiet)?.config),
+            None => Ok(settings::load(config, &changes)?),
+        }
     }
+}
+
+/// Translates RAGEN's configuration, and says what it came to unless asked to be quiet.
+pub fn load_ragen(files: &str, changes: &[String], quiet: bool) -> Result<Translated, Failure> {
+    if let Some(first) = changes.iter().find(|text| !text.contains('=') && !text.starts_with('~')) {
+        let text = format!("{first} is not KEY=VALUE, and --ragen-config takes the place of a CONFIG");
+        return Err(Failure::Usage(text));
+    }
+    let translated = from_ragen::load(files, changes)?;
+    if !quiet {
+        translated.lines().iter().for_each(|line| eprintln!("note: {line}"));
+    }
+    Ok(translated)
 }
 
 /// The changes and, after them, those that the common options stand for.
@@ -133,7 +169,7 @@ macro_rules! failures {
     };
 }
 
-failures!(Usage: SettingsError, ragen::context_manager::ContextError, ragen::env_manager::EnvManagerError);
+failures!(Usage: SettingsError, FromRagenError, ragen::context_manager::ContextError, ragen::env_manager::EnvManagerError);
 failures!(Run: ragen::train::TrainError, ragen::agent_proxy::RolloutError, ragen::policy::PolicyError, ragen_envs::EnvError);
 
 impl From<RunError> for Failure {
@@ -209,7 +245,8 @@ mod tests {
     #[test]
     fn a_configuration_is_told_from_changes() {
         let split = |what: &[&str]| {
-            let configured = Configured { what: what.iter().map(|s| s.to_string()).collect() };
+            let what = what.iter().map(|s| s.to_string()).collect();
+            let configured = Configured { what, ..Configured::default() };
             let (config, changes) = configured.split();
             (config.map(str::to_string), changes.len())
         };

@@ -96,7 +96,6 @@ const CHANGES_NO_RESULT: [&str; 7] = [
 
 /// The run to go on with, its configuration and its newest checkpoint.
 fn find_run(common: &Common, what: &Configured) -> Result<(Config, Option<(RunDir, Saved)>), Failure> {
-    let (name, changes) = what.split();
     let path = match &common.run {
         Some(path) => path.clone(),
         None => newest_run(&what.load(common)?)?,
@@ -104,9 +103,10 @@ fn find_run(common: &Common, what: &Configured) -> Result<(Config, Option<(RunDi
     let run = RunDir::open(&path)?;
     let source = path.join("config.toml").display().to_string();
     let recorded = settings::parse(&source, &run.config()?, &[])?;
-    let mut asked = match name {
-        Some(_) => what.load(common)?,
-        None => settings::parse(&source, &run.config()?, &with_common(changes, common))?,
+    let mut asked = if what.is_named() {
+        what.load(common)?
+    } else {
+        settings::parse(&source, &run.config()?, &with_common(what.split().1, common))?
     };
     if asked.update.packed_tokens == 0 {
         // What the run's plan chose stays, whatever the machine has now.

@@ -83,7 +83,7 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
 
     let loss = last.as_ref().map_or(f64::NAN, |report| report.loss);
     let seconds = started.elapsed().as_secs_f64();
-    let source = what.split().0.unwrap_or(settings::SHIPPED[0].0);
+    let source = what.name();
     let mut text = format!("\nloss {loss:.4} after {step} updates on {} tokens in {seconds:.1} s\n", thousands(tokens));
     for (tag, score) in &evaluation.tags {
         text.push_str(&format!(
