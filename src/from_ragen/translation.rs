@@ -65,7 +65,7 @@ impl<'a> Translation<'a> {
     pub fn only(&mut self, row: &Row, allowed: &[&str]) {
         let is_allowed = |value: &Value| {
             let same = |text: &&str| yaml::parse("", &format!("v: {text}")).is_ok_and(|root| equal(&root, value));
-            allowed.iter().any(|text| same(text))
+            allowed.iter().any(same)
         };
         match self.values.get(row.path) {
             Ok(node) if is_allowed(&node.value) => {}

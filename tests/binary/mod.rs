@@ -18,6 +18,11 @@ impl Place {
         self.0.path().join(name)
     }
 
+    /// The text of a file.
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ragen"));
         command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
