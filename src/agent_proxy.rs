@@ -6,7 +6,7 @@
 use crate::config;
 use crate::context_manager::{ContextError, ContextManager, Conversation, Prompt};
 use crate::env_manager::metrics::{Metrics, add_pass_at_k, aggregate, episode_metrics};
-use crate::env_manager::{EnvManager, EnvManagerError, Episode};
+use crate::env_manager::{EnvManager, EnvManagerError, Episode, side_by_side};
 use crate::policy::{Finish, Policy, PolicyError, Request, Response, Sampling, Says, SequenceId, Stop};
 use crate::protocol::parse;
 use crate::trajectory::{Outcome, Played, Provenance, Trajectory, Turn};
@@ -142,9 +142,9 @@ pub fn play(
         let requests: Vec<Request<'_>> = playing.iter().map(|seat| seat.request(how.context, key)).collect();
         let responses = policy.generate(&requests, &how.sampling, &stop)?;
         seats = Vec::with_capacity(playing.len());
-        for (mut seat, response) in playing.into_iter().zip(responses) {
+        for (seat, answered) in answer_all(how, envs, playing, responses) {
             let episode = &mut envs.episodes[seat.index];
-            match seat.answer(how, episode, response) {
+            match answered {
                 Err(error) => {
                     policy.close(seat.sequence);
                     rollout.dropped.push(error.to_string());
@@ -173,7 +173,35 @@ pub fn play(
     Ok(rollout)
 }
 
+/// Lets each seat take in its response; those whose environments wait for something outside do so side by side.
+fn answer_all(
+    how: Play<'_>,
+    envs: &mut EnvManager,
+    playing: Vec<Seat>,
+    responses: Vec<Response>,
+) -> Vec<(Seat, Result<(), EnvError>)> {
+    let workers = envs.workers;
+    let mut episodes: Vec<Option<&mut Episode>> = envs.episodes.iter_mut().map(Some).collect();
+    let turns: Vec<(Seat, &mut Episode, Response)> = playing
+        .into_iter()
+        .zip(responses)
+        .filter_map(|(seat, response)| episodes[seat.index].take().map(|episode| (seat, episode, response)))
+        .collect();
+    let answer = |(mut seat, episode, response): (Seat, &mut Episode, Response)| {
+        let answered = seat.answer(how, episode, response);
+        (seat, answered)
+    };
+    side_by_side(turns, workers, |(_, episode, _)| episode.rules.waits, answer)
+}
+
 impl Rollout {
+    /// What to say where episodes were dropped: how many, and what the first environment said.
+    pub fn told_of_dropped(&self) -> Option<String> {
+        let first = self.dropped.first()?;
+        let (n, all) = (self.dropped.len(), self.dropped.len() + self.trajectories.len());
+        Some(format!("{n} of {all} episodes were dropped, their environments failed; the first says: {first}"))
+    }
+
     /// Takes in another rollout of the same step, on other levels of `envs`; its groups come behind those that are there.
     pub fn append(&mut self, more: Rollout, envs: &EnvManager) {
         let shift = self.rounds * envs.n_groups();

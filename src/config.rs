@@ -292,11 +292,21 @@ pub struct EnvSet {
     pub group_size: usize,
     /// Base seed. Training moves on by `groups` a step; validation uses the same seeds every time.
     pub seed: u64,
+    /// Environments that wait for something outside (a program, a server) played at once at most; 0: two a core, at least 8.
+    /// Changes no result.
+    pub workers: usize,
 }
 
 impl Default for EnvSet {
     fn default() -> Self {
-        EnvSet { tags: vec!["CoordSokoban".into()], groups: 8, n_groups: Vec::new(), group_size: 1, seed: 0 }
+        EnvSet {
+            tags: vec!["CoordSokoban".into()],
+            groups: 8,
+            n_groups: Vec::new(),
+            group_size: 1,
+            seed: 0,
+            workers: 0,
+        }
     }
 }
 

@@ -16,6 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub mod metrics;
+mod side_by_side;
+
+pub(crate) use side_by_side::side_by_side;
 
 /// What is wrong with the environments of a run.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +82,8 @@ pub struct TagRules {
     pub max_tokens: usize,
     /// Whether there are so many starts that those of validation can be kept out of training.
     pub many_starts: bool,
+    /// Whether a step may wait for something outside, so that episodes are played side by side.
+    pub waits: bool,
     /// How earlier turns are told where a prompt sums them up.
     pub recap: Recap,
 }
@@ -203,6 +208,8 @@ pub struct EnvManager {
     pub excluded: BTreeSet<u64>,
     /// What to go on from.
     pub state: EnvManagerState,
+    /// Episodes whose environment waits for something outside that are played at once at most. Changes no result.
+    pub workers: usize,
     base_seed: u64,
     n_groups: usize,
     group_size: usize,
@@ -233,7 +240,11 @@ impl EnvManager {
                 group += 1;
             }
         }
-        Ok(Self::from_episodes(episodes, set.group_size, set.seed, mode))
+        let mut manager = Self::from_episodes(episodes, set.group_size, set.seed, mode);
+        if set.workers > 0 {
+            manager.workers = set.workers;
+        }
+        Ok(manager)
     }
 
     /// A manager of episodes that were built elsewhere: groups in order, `group_size` members each.
@@ -243,6 +254,7 @@ impl EnvManager {
             episodes,
             excluded: BTreeSet::new(),
             state: EnvManagerState::default(),
+            workers: side_by_side::workers(),
             base_seed,
             group_size,
             mode,
@@ -277,35 +289,33 @@ impl EnvManager {
         if self.mode == Mode::Train {
             self.state.counter = seed.wrapping_sub(self.base_seed).wrapping_add(self.n_groups as u64);
         }
-        let mut broken = Vec::new();
-        for group in 0..self.n_groups {
-            let members = group * self.group_size..(group + 1) * self.group_size;
-            let seed = self.choose_level(members.start, seed.wrapping_add(group as u64))?;
-            for index in members {
-                if let Err(error) = self.episodes[index].reset(seed, self.mode) {
-                    broken.push((index, error));
-                }
-            }
-        }
-        Ok(broken)
+        let seeds = self.choose_levels(seed)?;
+        let mode = self.mode;
+        let items: Vec<(usize, &mut Episode)> = self.episodes.iter_mut().enumerate().collect();
+        let group_size = self.group_size.max(1);
+        let reset = |(index, episode): (usize, &mut Episode)| {
+            seeds.get(index / group_size).and_then(|seed| episode.reset(*seed, mode).err()).map(|error| (index, error))
+        };
+        let done = side_by_side(items, self.workers, |(_, episode)| episode.rules.waits, reset);
+        Ok(done.into_iter().flatten().collect())
     }
 
-    /// The seed, or the first of its successors whose level does not start like one of `excluded`.
-    fn choose_level(&mut self, first: usize, seed: u64) -> Result<u64, EnvManagerError> {
-        let episode = &mut self.episodes[first];
-        if self.excluded.is_empty() || !episode.rules.many_starts {
-            return Ok(seed);
+    /// The seed of each group: `seed` + g, or the first of its successors whose level does not start like one of `excluded`.
+    fn choose_levels(&mut self, seed: u64) -> Result<Vec<u64>, EnvManagerError> {
+        let (mode, excluded) = (self.mode, &self.excluded);
+        let firsts: Vec<(u64, &mut Episode)> = (0..self.n_groups as u64)
+            .map(|group| seed.wrapping_add(group))
+            .zip(self.episodes.iter_mut().step_by(self.group_size.max(1)))
+            .collect();
+        let choose = |(seed, episode): (u64, &mut Episode)| choose_level(episode, seed, mode, excluded);
+        let chosen = side_by_side(firsts, self.workers, |(_, episode)| episode.rules.waits, choose);
+        let mut seeds = Vec::with_capacity(chosen.len());
+        for level in chosen {
+            let (seed, rejected) = level?;
+            self.state.rejected += rejected;
+            seeds.push(seed);
         }
-        let mut candidate = seed;
-        for attempt in 0..ATTEMPTS {
-            // A broken environment shows itself when the group is reset.
-            if episode.reset(candidate, self.mode).is_err() || !self.excluded.contains(&episode.state_hash) {
-                return Ok(candidate);
-            }
-            self.state.rejected += 1;
-            candidate = another_level(seed, attempt);
-        }
-        Err(EnvManagerError::NoUnseenLevel { tag: episode.rules.name.clone(), attempts: ATTEMPTS })
+        Ok(seeds)
     }
 
     /// The first states of all levels of so many validation rounds.
@@ -318,6 +328,27 @@ impl EnvManager {
         }
         Ok(states)
     }
+}
+
+/// A level for a group by its first episode, and how many were rejected before it.
+fn choose_level(
+    episode: &mut Episode,
+    seed: u64,
+    mode: Mode,
+    excluded: &BTreeSet<u64>,
+) -> Result<(u64, u64), EnvManagerError> {
+    if excluded.is_empty() || !episode.rules.many_starts {
+        return Ok((seed, 0));
+    }
+    let mut candidate = seed;
+    for attempt in 0..ATTEMPTS {
+        // A broken environment shows itself when the group is reset.
+        if episode.reset(candidate, mode).is_err() || !excluded.contains(&episode.state_hash) {
+            return Ok((candidate, attempt));
+        }
+        candidate = another_level(seed, attempt);
+    }
+    Err(EnvManagerError::NoUnseenLevel { tag: episode.rules.name.clone(), attempts: ATTEMPTS })
 }
 
 /// The levels of `[env.val]`, and those of validations between the first and the last step if `val.groups` has fewer.
@@ -360,7 +391,8 @@ pub fn tag_rules(name: &str, tag: &Tag) -> Result<TagRules, EnvManagerError> {
         max_actions: tag.max_actions,
         single_action: tag.single_action,
         max_tokens: tag.max_tokens,
-        many_starts: spec.many_starts,
+        many_starts: env.many_starts().unwrap_or(spec.many_starts),
+        waits: spec.waits,
         recap: spec.recap,
     })
 }

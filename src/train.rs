@@ -203,6 +203,7 @@ impl Trainer {
         let first = envs.state;
         let (rollout, filtered) = gather(policy, context, envs, config, (step, key("rollout")), &mut seconds)?;
         self.describe(step, &rollout, &filtered, &mut metrics);
+        notices.extend(rollout.told_of_dropped().map(|text| format!("step {step}: {text}")));
 
         if config.collapse.is_due(step) {
             let at = (step, key("collapse"));

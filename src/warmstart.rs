@@ -70,7 +70,7 @@ impl Demonstrations {
     /// The demonstrations on the tags of `env.train`, none on a level that starts like one of `env.val`.
     pub fn new(config: &Config, context: ContextManager) -> Result<Self, WarmstartError> {
         let tags = config.env.train.tags.clone();
-        let one_each = EnvSet { groups: tags.len(), tags, n_groups: Vec::new(), group_size: 1, seed: 0 };
+        let one_each = EnvSet { groups: tags.len(), tags, n_groups: Vec::new(), group_size: 1, seed: 0, workers: 0 };
         let episodes = EnvManager::new(&one_each, &config.envs, Mode::Train)?.episodes;
         Ok(Demonstrations {
             context,

@@ -166,6 +166,7 @@ fn a_type_may_tell_its_turns_in_brief() {
         single_action: false,
         max_tokens: 0,
         many_starts: false,
+        waits: false,
         recap: Recap::Brief(brief),
     };
     let doors = Doors { says: "Task: open.You see door ".into(), ..Doors::default() };

@@ -129,6 +129,7 @@ fn check_seeds(name: &str, inputs: &Value, expected: &Value) {
         n_groups: Vec::new(),
         group_size: size("group_size"),
         seed: inputs["base_seed"].as_u64().unwrap_or(123),
+        workers: 0,
     };
     let tag = Tag { r#type: "bandit".into(), max_actions: 1, ..Tag::default() };
     let mode = if inputs["mode"] == "train" { Mode::Train } else { Mode::Val };
@@ -169,6 +170,7 @@ fn check_episode(name: &str, inputs: &Value, expected: &Value) {
         single_action: false,
         max_tokens: 0,
         many_starts: false,
+        waits: false,
         recap: Recap::Whole,
     };
     // What the environment never says is not in the published metrics; here it is always there.

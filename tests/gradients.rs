@@ -222,6 +222,7 @@ fn lottery() -> EnvManager {
         single_action: false,
         max_tokens: 0,
         many_starts: false,
+        waits: false,
         recap: Recap::Whole,
     });
     let episode = |i: usize| Episode::new(rules.clone(), i / 32, i % 32, Box::<Lottery>::default());

@@ -272,6 +272,26 @@ fn a_broken_environment_costs_its_episode_and_is_counted() {
     assert!(matches!(error, RolloutError::AllBroken(_)), "{error}");
 }
 
+/// Rollouts played on one thread and on eight are equal, with one episode in ten failing on the way, and those are counted.
+#[test]
+fn episodes_side_by_side_are_those_in_a_row_and_failing_ones_are_counted() {
+    let config = thinking();
+    let lines = ["<think> a</think><answer> Left</answer>", "<think> a</think><answer> Right</answer>"];
+    let run = |waits: bool, workers: usize| {
+        let mut envs = Doors { breaks_at: Some((3, 1)), waits, ..Doors::default() }.manage(4, 10, Mode::Train);
+        envs.workers = workers;
+        let first = perform(&config, &mut Scripted::new(&lines), &mut envs);
+        (first, perform(&config, &mut Scripted::new(&lines), &mut envs))
+    };
+    let (alone, beside) = (run(false, 1), run(true, 8));
+    assert_eq!(alone, beside);
+    assert_eq!((beside.0.metrics["dropped"], beside.0.metrics["episodes"]), (4.0, 36.0));
+    let seeds = |rollout: &Rollout| rollout.trajectories.iter().map(|t| t.seed).collect::<Vec<_>>();
+    assert_eq!((seeds(&beside.0)[0], seeds(&beside.0)[35], seeds(&beside.1)[0]), (10, 13, 14));
+    let told = beside.0.told_of_dropped().unwrap();
+    assert!(told.starts_with("4 of 40 episodes were dropped"), "{told}");
+}
+
 #[test]
 fn kept_sets_stay_with_their_tokens() {
     let config = thinking();

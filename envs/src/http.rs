@@ -12,7 +12,6 @@ const MOST_BYTES: u64 = 64 << 20;
 ///
 /// **Errors** in words that name the URL: nobody answers, not within `limit`, with a status other than 200 (and the start
 /// of what it said), or with what is no JSON.
-#[cfg_attr(not(test), expect(dead_code, reason = "the tasks that ask servers are on their way"))]
 pub(crate) fn post(url: &str, body: &Value, bearer: Option<&str>, limit: Duration) -> Result<Value, String> {
     let config = ureq::Agent::config_builder().timeout_global(Some(limit)).http_status_as_error(false).proxy(None);
     let agent: ureq::Agent = config.build().into();

@@ -18,6 +18,7 @@
 
 pub mod alfworld;
 pub mod bandit;
+mod bridge;
 pub mod conformance;
 mod dataset;
 pub mod frozen_lake;
@@ -164,6 +165,11 @@ pub trait Env: Send {
     /// What it stands on here, in one line, where the settings leave a choice: an embedded stand-in, files, a program, a
     /// server. `None` where there is nothing to choose.
     fn backend(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether starts are drawn from many, where its type leaves that to what it stands on (see [`Spec::many_starts`]).
+    fn many_starts(&self) -> Option<bool> {
         None
     }
 

@@ -103,11 +103,13 @@ pub const KEYS: &[Key] = &[
     key("env.train.n_groups", Wholes(1), "", "Groups of each tag, summing to `groups`. Empty: an even split, the remainder to the first tags.", "es_manager.train.env_configs.n_groups"),
     key("env.train.group_size", Whole(1, 1 << 12), "", "Members of a group: trajectories from one seed.", "es_manager.train.group_size"),
     key("env.train.seed", Whole(0, MAX), "", "Base seed of the training levels; it moves on by `groups` a step.", "seed.train"),
+    key("env.train.workers", Whole(0, 1 << 12), "", "Environments that wait for something outside (a program, a server) played at once at most; 0: two a core, at least 8. Changes no result.", ""),
     key("env.val.tags", Texts, "", "The environments validated on, each a key of `[envs]`.", "es_manager.val.env_configs.tags"),
     key("env.val.groups", Whole(1, 1 << 16), "", "Groups in all.", "es_manager.val.env_groups"),
     key("env.val.n_groups", Wholes(1), "", "Groups of each tag, summing to `groups`. Empty: an even split, the remainder to the first tags.", "es_manager.val.env_configs.n_groups"),
     key("env.val.group_size", Whole(1, 1 << 12), "", "Members of a group, which is the n of pass@k for every k up to it.", "es_manager.val.group_size"),
     key("env.val.seed", Whole(0, MAX), "", "Base seed of the validation levels, the same every time.", "seed.val"),
+    key("env.val.workers", Whole(0, 1 << 12), "", "Environments that wait for something outside (a program, a server) played at once at most; 0: two a core, at least 8. Changes no result.", ""),
 
     key("envs.TAG.type", Text, "", "The environment type, as `ragen envs` lists them.", "custom_envs.TAG.env_type"),
     key("envs.TAG.max_actions", Whole(1, 1 << 32), "actions", "Actions executed in one episode at most.", "custom_envs.TAG.max_actions_per_traj"),

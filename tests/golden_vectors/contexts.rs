@@ -115,6 +115,7 @@ impl Tale {
             single_action: false,
             max_tokens: 0,
             many_starts: false,
+            waits: false,
             recap: Recap::Whole,
         };
         let episode = Episode::new(Arc::new(rules), 0, 0, Box::new(Numbered(turn.clone())));

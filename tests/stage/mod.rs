@@ -167,7 +167,7 @@ impl Policy for Scripted {
 /// way ends the episode.
 ///
 /// `says` is put into every observation, or those of level `says_at` only; `breaks_at` makes a member's n-th step an
-/// error.
+/// error; `waits` lets the levels be played side by side.
 #[derive(Clone, Default)]
 pub struct Doors {
     pub says: String,
@@ -177,6 +177,7 @@ pub struct Doors {
     pub member: u64,
     pub steps: usize,
     pub passed: usize,
+    pub waits: bool,
 }
 
 impl Doors {
@@ -190,6 +191,7 @@ impl Doors {
             single_action: false,
             max_tokens: 0,
             many_starts: false,
+            waits: self.waits,
             recap: Recap::Whole,
         });
         let episode = |i| Episode::new(rules.clone(), i / group_size, i % group_size, Box::new(self.clone()));
