@@ -22,11 +22,13 @@ mod bridge;
 pub mod conformance;
 mod dataset;
 pub mod frozen_lake;
+pub mod game_2048;
 pub mod grid;
 mod http;
 mod recap;
 mod registry;
 pub mod rng;
+pub mod rubikscube;
 mod settings;
 pub mod sokoban;
 

@@ -4,7 +4,7 @@
 //! chosen settings and the budget of an episode, under the name that configurations and metrics use.
 
 use crate::settings::nearest;
-use crate::{Env, EnvError, Recap, Setting, alfworld, bandit, bridge, frozen_lake, sokoban};
+use crate::{Env, EnvError, Recap, Setting, alfworld, bandit, bridge, frozen_lake, game_2048, rubikscube, sokoban};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -32,8 +32,16 @@ pub struct Spec {
 }
 
 /// The types, in alphabetical order.
-static SPECS: &[Spec] =
-    &[alfworld::SPEC, bandit::SPEC, frozen_lake::SPEC, bridge::HTTP, bridge::PROCESS, sokoban::SPEC];
+static SPECS: &[Spec] = &[
+    alfworld::SPEC,
+    bandit::SPEC,
+    frozen_lake::SPEC,
+    game_2048::SPEC,
+    bridge::HTTP,
+    bridge::PROCESS,
+    rubikscube::SPEC,
+    sokoban::SPEC,
+];
 
 /// Every environment type, in alphabetical order.
 pub fn specs() -> &'static [Spec] {

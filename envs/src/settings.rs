@@ -146,6 +146,28 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Names by id, from `first` on: a map of ids to names, where ids that are left out keep the name of `usual`.
+    pub(crate) fn names(&mut self, name: &str, first: usize, usual: &[&str]) -> Vec<String> {
+        let mut names: Vec<String> = usual.iter().map(|name| (*name).to_owned()).collect();
+        let must_be =
+            format!("a map from the ids {first} to {} to names, without spaces around them", first + usual.len() - 1);
+        let given: Vec<(usize, String)> = self.read(name, &must_be, |value| {
+            let visible = |name: &str| !name.is_empty() && name.trim() == name && !name.contains(char::is_control);
+            let index = |id: &str| id.parse::<usize>().ok()?.checked_sub(first).filter(|index| *index < usual.len());
+            let pair =
+                |(id, name): (&String, &Value)| Some((index(id)?, name.as_str().filter(|n| visible(n))?.to_owned()));
+            value.as_object()?.iter().map(pair).collect()
+        });
+        given.into_iter().for_each(|(index, name)| names[index] = name);
+        if let Some(i) =
+            (1..names.len()).find(|i| names[..*i].iter().any(|other| other.eq_ignore_ascii_case(&names[*i])))
+        {
+            let text = format!("`{}` names two actions; each needs its own name", names[i]);
+            self.problem(name, text);
+        }
+        names
+    }
+
     /// `render_mode`: text is the only one; images are known, and refused with the reason.
     pub(crate) fn text_render_mode(&mut self) {
         self.read("render_mode", "text (images are not drawn)", |value| (value == "text").then_some(()));

@@ -34,6 +34,16 @@ fn configs(env_type: &str) -> Vec<Value> {
             .collect(),
         // Checked where there is a program to talk to, in `bridge`.
         "http" | "process" => vec![],
+        "game_2048" => vec![
+            Value::Null,
+            json!({"size": 2, "use_log_reward": false, "member_noise": true}),
+            json!({"size": 8, "two_prob": 0.2, "observation_format": "compact", "action_lookup": {"0": "north"}}),
+        ],
+        "rubikscube" => vec![
+            Value::Null,
+            json!({"observation_format": "compact", "max_steps": 6, "scramble_depth": 2}),
+            json!({"scramble_depth": 0, "action_lookup": {"12": "back"}}),
+        ],
         other => panic!("say under which settings `{other}` is checked"),
     }
 }

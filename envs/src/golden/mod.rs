@@ -7,10 +7,19 @@ use std::path::PathBuf;
 
 mod bandit;
 mod frozen_lake;
+mod game_2048;
+mod rubikscube;
 mod sokoban;
 
 /// The files that each task's tests read; `generator_stats.json` is read here.
-const FILES: &[&[&str]] = &[&["generator_stats.json"], bandit::FILES, frozen_lake::FILES, sokoban::FILES];
+const FILES: &[&[&str]] = &[
+    &["generator_stats.json"],
+    bandit::FILES,
+    frozen_lake::FILES,
+    game_2048::FILES,
+    rubikscube::FILES,
+    sokoban::FILES,
+];
 
 fn repository_golden() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden"))
@@ -82,6 +91,7 @@ fn golden_generator_stats() {
         match (case.get("dim_room"), case.get("maps")) {
             (Some(_), None) => sokoban::stats(name, &case),
             (None, Some(_)) => frozen_lake::stats(name, &case),
+            _ if case.get("max_tile_hist").is_some() => game_2048::stats(name, &case),
             _ => {
                 let owed = format!("generator_stats.json#{name}");
                 assert!(is_pending(&owed), "unknown case {owed}, and PENDING lacks it");
