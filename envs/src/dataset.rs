@@ -1,15 +1,21 @@
-//! Data sets of a user: the records of a file, whatever it is written in.
+//! Data sets of a user: the records of a file, whatever it is written in, and the part that each is kept for.
 //!
 //! It knows formats and nothing of tasks; each task says which fields it reads of a record.
 
+use crate::{Mode, Stream};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The records of a file, in its order: a JSON array, or JSON lines (one record a line; empty lines are skipped).
+/// The records of a file, in its order: Parquet by its extension, else a JSON array, or JSON lines (one record a line;
+/// empty lines are skipped).
 ///
 /// **Errors** in words, with the file and the line: it cannot be read, or is none of these.
-#[cfg_attr(not(test), expect(dead_code, reason = "the tasks that read files are on their way"))]
 pub(crate) fn records(path: &Path) -> Result<Vec<Value>, String> {
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet")) {
+        return parquet_records(path);
+    }
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
     if text.trim_start().starts_with('[') {
@@ -21,6 +27,90 @@ pub(crate) fn records(path: &Path) -> Result<Vec<Value>, String> {
             serde_json::from_str(line).map_err(|error| format!("{shown} line {}: not a JSON record: {error}", i + 1))
         })
         .collect()
+}
+
+#[cfg(feature = "parquet")]
+fn parquet_records(path: &Path) -> Result<Vec<Value>, String> {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let shown = path.display();
+    let file = std::fs::File::open(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let wrong = |error| format!("{shown} is not a Parquet file that can be read: {error}");
+    let reader = SerializedFileReader::new(file).map_err(wrong)?;
+    reader.get_row_iter(None).map_err(wrong)?.map(|row| Ok(row.map_err(wrong)?.to_json_value())).collect()
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet_records(path: &Path) -> Result<Vec<Value>, String> {
+    Err(format!(
+        "{} is a Parquet file, which this build does not read; build with `--features parquet`, or write it as JSON lines",
+        path.display()
+    ))
+}
+
+/// The part that a question belongs to, by a hash of what it asks: of 22 questions 20 are trained on, one validates, one
+/// tests. No question is in two parts, whatever file or generator it comes from.
+pub(crate) fn part(hash: u64) -> Mode {
+    match Stream::new(hash).below(22) {
+        0 => Mode::Val,
+        1 => Mode::Test,
+        _ => Mode::Train,
+    }
+}
+
+/// The items of a file by part; the three share one copy.
+#[derive(Debug)]
+pub(crate) struct Parts<T> {
+    items: Vec<T>,
+    of: [Vec<u32>; 3],
+}
+
+impl<T> Parts<T> {
+    /// Sorts items into parts by a hash of what they ask.
+    pub(crate) fn new(items: Vec<T>, hash: impl Fn(&T) -> u64) -> Self {
+        let mut of: [Vec<u32>; 3] = Default::default();
+        items.iter().enumerate().for_each(|(i, item)| of[part(hash(item)) as usize].push(i as u32));
+        Parts { items, of }
+    }
+
+    /// All items, in the order of the file.
+    pub(crate) fn all(&self) -> &[T] {
+        &self.items
+    }
+
+    /// The item of a row number, taken modulo the size of the part; of all items where the part is empty, which happens
+    /// in files of a few rows, or where `mixed` asks for it. `None` if there is no item at all.
+    pub(crate) fn item(&self, row: u64, mode: Mode, mixed: bool) -> Option<&T> {
+        let part = &self.of[mode as usize];
+        if self.items.is_empty() {
+            return None;
+        }
+        Some(match mixed || part.is_empty() {
+            true => &self.items[(row % self.items.len() as u64) as usize],
+            false => &self.items[part[(row % part.len() as u64) as usize] as usize],
+        })
+    }
+}
+
+/// What is built once in a process and shared by all environments of equal settings.
+pub(crate) struct Shared<T>(Mutex<BTreeMap<String, Arc<T>>>);
+
+impl<T> Shared<T> {
+    pub(crate) const fn new() -> Self {
+        Shared(Mutex::new(BTreeMap::new()))
+    }
+
+    /// What lies under the key; built now if nothing does. Others wait meanwhile, so that it is built once.
+    ///
+    /// **Errors** those of `build`; nothing is kept then.
+    pub(crate) fn get(&self, key: &str, build: impl FnOnce() -> Result<T, String>) -> Result<Arc<T>, String> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = kept.get(key) {
+            return Ok(found.clone());
+        }
+        let built = Arc::new(build()?);
+        kept.insert(key.to_owned(), built.clone());
+        Ok(built)
+    }
 }
 
 #[cfg(test)]
@@ -43,5 +133,33 @@ mod tests {
             file("bad.jsonl", "{\"a\": 1}\n{\"a\": }\n").unwrap_err().contains("bad.jsonl line 2: not a JSON record")
         );
         assert!(records(&dir.path().join("none")).unwrap_err().starts_with("cannot read "));
+        let said = file("rows.parquet", "PAR0").unwrap_err();
+        let want = if cfg!(feature = "parquet") { "is not a Parquet file" } else { "build with `--features parquet`" };
+        assert!(said.contains("rows.parquet is ") && said.contains(want), "{said}");
+    }
+
+    #[test]
+    fn parts_share_nothing_and_have_their_sizes() {
+        let parts = Parts::new((0..22_000_u64).collect(), |item| crate::rng::hash_bytes(item.to_le_bytes()));
+        let sizes = [Mode::Train, Mode::Val, Mode::Test].map(|mode| parts.of[mode as usize].len());
+        assert_eq!(sizes.iter().sum::<usize>(), 22_000);
+        assert!(
+            (19_700..20_300).contains(&sizes[0]) && sizes[1..].iter().all(|n| (850..1150).contains(n)),
+            "{sizes:?}"
+        );
+        let val = *parts.item(7, Mode::Val, false).unwrap();
+        assert_eq!(part(crate::rng::hash_bytes(val.to_le_bytes())), Mode::Val);
+        assert_eq!(parts.item(22_007, Mode::Val, true), Some(&7));
+        assert_eq!(Parts::new(vec![5], |_| 0).item(3, Mode::Test, false), Some(&5), "an empty part lends from all");
+        assert_eq!(Parts::<u8>::new(vec![], |_| 0).item(3, Mode::Test, false), None);
+    }
+
+    #[test]
+    fn what_is_shared_is_built_once_and_failures_are_not_kept() {
+        let shared = Shared::new();
+        assert_eq!(shared.get("a", || Err::<u8, _>("no".to_owned())), Err("no".to_owned()));
+        let one = shared.get("a", || Ok(1)).unwrap();
+        assert!(Arc::ptr_eq(&one, &shared.get("a", || Err("built twice".to_owned())).unwrap()));
+        assert_eq!(*shared.get("b", || Ok(2)).unwrap(), 2);
     }
 }

@@ -20,6 +20,7 @@ pub mod alfworld;
 pub mod bandit;
 mod bridge;
 pub mod conformance;
+pub mod countdown;
 mod dataset;
 pub mod frozen_lake;
 pub mod game_2048;

@@ -4,7 +4,9 @@
 //! chosen settings and the budget of an episode, under the name that configurations and metrics use.
 
 use crate::settings::nearest;
-use crate::{Env, EnvError, Recap, Setting, alfworld, bandit, bridge, frozen_lake, game_2048, rubikscube, sokoban};
+use crate::{
+    Env, EnvError, Recap, Setting, alfworld, bandit, bridge, countdown, frozen_lake, game_2048, rubikscube, sokoban,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -35,6 +37,7 @@ pub struct Spec {
 static SPECS: &[Spec] = &[
     alfworld::SPEC,
     bandit::SPEC,
+    countdown::SPEC,
     frozen_lake::SPEC,
     game_2048::SPEC,
     bridge::HTTP,

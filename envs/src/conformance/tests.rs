@@ -24,6 +24,9 @@ fn configs(env_type: &str) -> Vec<Value> {
             vec![Value::Null, json!({"eval_dataset": "eval_out_of_distribution", "max_steps": 7, "score": -1})]
         }
         "bandit" => vec![Value::Null, json!({"split": "test", "action_space_start": 0, "hi_arm_loscore": -1})],
+        "countdown" => {
+            vec![json!({"backend": "embedded"}), json!({"family": "arithmetic", "parity": true, "score": 2})]
+        }
         "frozen_lake" => with(json!({"size": 4}))
             .chain([json!({"size": 2, "is_slippery": false}), json!({"size": 12, "p": 0.7, "member_noise": true})])
             .chain([json!({"action_lookup": {"1": "west"}, "action_map": {"1": 3, "2": 2, "3": 1, "4": 0}})])

@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 
 mod bandit;
+mod countdown;
 mod frozen_lake;
 mod game_2048;
 mod rubikscube;
@@ -15,6 +16,7 @@ mod sokoban;
 const FILES: &[&[&str]] = &[
     &["generator_stats.json"],
     bandit::FILES,
+    countdown::FILES,
     frozen_lake::FILES,
     game_2048::FILES,
     rubikscube::FILES,
