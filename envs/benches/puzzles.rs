@@ -47,6 +47,9 @@ fn play(criterion: &mut Criterion, env_type: &str, config: Value) {
 
 fn puzzles(criterion: &mut Criterion) {
     play(criterion, "countdown", json!({"backend": "embedded"}));
+    play(criterion, "game_2048", Value::Null);
+    play(criterion, "metamathqa", json!({"backend": "embedded"}));
+    play(criterion, "rubikscube", json!({"scramble_depth": 3}));
 }
 
 criterion_group!(benches, puzzles);

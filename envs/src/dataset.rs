@@ -66,7 +66,7 @@ pub(crate) struct Parts<T> {
 
 impl<T> Parts<T> {
     /// Sorts items into parts by a hash of what they ask.
-    pub(crate) fn new(items: Vec<T>, hash: impl Fn(&T) -> u64) -> Self {
+    pub(crate) fn new(items: Vec<T>, mut hash: impl FnMut(&T) -> u64) -> Self {
         let mut of: [Vec<u32>; 3] = Default::default();
         items.iter().enumerate().for_each(|(i, item)| of[part(hash(item)) as usize].push(i as u32));
         Parts { items, of }

@@ -5,7 +5,8 @@
 
 use crate::settings::nearest;
 use crate::{
-    Env, EnvError, Recap, Setting, alfworld, bandit, bridge, countdown, frozen_lake, game_2048, rubikscube, sokoban,
+    Env, EnvError, Recap, Setting, alfworld, bandit, bridge, countdown, frozen_lake, game_2048, metamathqa, rubikscube,
+    sokoban,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -41,6 +42,7 @@ static SPECS: &[Spec] = &[
     frozen_lake::SPEC,
     game_2048::SPEC,
     bridge::HTTP,
+    metamathqa::SPEC,
     bridge::PROCESS,
     rubikscube::SPEC,
     sokoban::SPEC,

@@ -42,6 +42,7 @@ fn configs(env_type: &str) -> Vec<Value> {
             json!({"size": 2, "use_log_reward": false, "member_noise": true}),
             json!({"size": 8, "two_prob": 0.2, "observation_format": "compact", "action_lookup": {"0": "north"}}),
         ],
+        "metamathqa" => vec![json!({"backend": "embedded"}), json!({"scoring": "lenient", "parity": true})],
         "rubikscube" => vec![
             Value::Null,
             json!({"observation_format": "compact", "max_steps": 6, "scramble_depth": 2}),
