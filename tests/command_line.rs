@@ -562,3 +562,28 @@ fn a_run_that_goes_back_is_resumed_exactly() {
     let (_, err) = place.check(2, &["train", "guards.kl=rollback", "checkpoint.keep=1", "gradient_analysis.only=true"]);
     says(&err, &["guards.kl: is \"rollback\", but checkpoint.keep is 1", "gradient_analysis.only: is on"]);
 }
+
+#[test]
+fn an_environment_is_held_to_the_contract() {
+    let place = Place::new();
+    let out = place.check(0, &["envs", "check", "TinyFrozenLake", "--json"]).0;
+    let mut lines = out.lines().rev();
+    let object = json(lines.next());
+    assert_eq!(object, serde_json::json!({"name": "TinyFrozenLake", "checks": 14, "failed": {}}));
+    assert_eq!(lines.next(), Some("TinyFrozenLake: 14 of 14 checks passed"));
+    assert_eq!((lines.next(), lines.clone().count()), (Some("pass  processes"), 13));
+    // A program that shows its process id is another in every process, and fails other checks with it.
+    let program = "while read -r m; do n=${m#*\\\"id\\\":}; n=${n%%,*}; \
+        echo \"{\\\"id\\\":$n,\\\"protocol\\\":1,\\\"instruction\\\":\\\"\\\",\\\"observation\\\":\\\"$$\\\",\
+        \\\"reward\\\":0,\\\"terminated\\\":false,\\\"truncated\\\":false}\"; done";
+    let (out, error) = place.check(1, &["envs", "check", "--cmd", program]);
+    for line in
+        ["FAIL  determinism: two resets with seed 0 differ\n", "FAIL  processes: another process sees other episodes\n"]
+    {
+        assert!(out.contains(line), "{out}");
+    }
+    says(&error, &["rules"]);
+    says(&place.check(2, &["envs", "check"]).1, &["<TAG>"]);
+    says(&place.check(2, &["envs", "check", "TinyFrozenLak"]).1, &["did you mean TinyFrozenLake?"]);
+    says(&place.check(1, &["envs", "check", "--cmd", "exit 4"]).1, &["was asked to hello: it ended (exit status: 4)"]);
+}

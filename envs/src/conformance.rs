@@ -9,18 +9,22 @@
 //! assert_eq!(ragen_envs::conformance::check(&build), Vec::<String>::new());
 //! ```
 
+use crate::rng::hash_bytes;
 use crate::{Demonstration, Env, EnvError, Mode, Step, Stream};
+use std::time::{Duration, Instant};
 
-/// Builds a fresh environment.
-pub type Build<'a> = &'a dyn Fn() -> Result<Box<dyn Env>, EnvError>;
+/// Builds a fresh environment, on any thread.
+pub type Build<'a> = &'a (dyn Fn() -> Result<Box<dyn Env>, EnvError> + Sync);
 
 /// A check: `Err` says which rule was broken and how.
 pub type Check = fn(Build) -> Result<(), String>;
 
 /// The checks by name.
-pub const CHECKS: [(&str, Check); 10] = [
+pub const CHECKS: [(&str, Check); 13] = [
     ("needs reset", needs_reset),
     ("determinism", is_deterministic),
+    ("second reset", resets_twice),
+    ("threads", is_the_same_on_every_thread),
     ("independence", is_independent),
     ("render", renders_idempotently),
     ("group", groups_share_the_start),
@@ -29,6 +33,7 @@ pub const CHECKS: [(&str, Check); 10] = [
     ("step", steps_are_coherent),
     ("afterlife", tolerates_steps_after_the_end),
     ("demonstration", demonstrations_hold),
+    ("time", |build| answers_in_time(build, RESET_LIMIT, STEP_LIMIT)),
 ];
 
 /// Runs every check; returns a line for each that failed.
@@ -39,6 +44,9 @@ pub fn check(build: Build) -> Vec<String> {
 
 const SEEDS: [u64; 7] = [0, 1, 2, 123, 10_000, u64::MAX - 1, u64::MAX];
 const MODES: [Mode; 3] = [Mode::Train, Mode::Val, Mode::Test];
+/// How long a reset and a step may take at most.
+const RESET_LIMIT: Duration = Duration::from_secs(60);
+const STEP_LIMIT: Duration = Duration::from_secs(20);
 /// Actions of one check's episode.
 const LENGTH: usize = 40;
 
@@ -103,6 +111,71 @@ pub fn is_deterministic(build: Build) -> Result<(), String> {
         must(fresh.state() == used.state(), || format!("two episodes of seed {seed} end in different states"))?;
     }
     Ok(())
+}
+
+/// A reset in the middle of an episode leads where the first reset led.
+pub fn resets_twice(build: Build) -> Result<(), String> {
+    let mut env = started(build, 9, 1, Mode::Train)?;
+    let first = (seen(env.as_ref()), play(env.as_mut(), LENGTH, &mut Stream::new(9))?);
+    for played in [0, 3, LENGTH] {
+        env.reset(9, 1, Mode::Train).map_err(said)?;
+        play(env.as_mut(), played, &mut Stream::new(8))?;
+        env.reset(9, 1, Mode::Train).map_err(said)?;
+        let again = (seen(env.as_ref()), play(env.as_mut(), LENGTH, &mut Stream::new(9))?);
+        must(first == again, || format!("reset after {played} actions it starts or goes on otherwise than at first"))?;
+    }
+    Ok(())
+}
+
+/// Episodes played on other threads at once are those of this thread.
+pub fn is_the_same_on_every_thread(build: Build) -> Result<(), String> {
+    let episode = || {
+        let mut env = started(build, 31, 2, Mode::Train)?;
+        Ok::<_, String>((seen(env.as_ref()), play(env.as_mut(), LENGTH, &mut Stream::new(31))?))
+    };
+    let here = episode()?;
+    let elsewhere: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(episode)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("it panicked".to_owned()))).collect()
+    });
+    for there in elsewhere {
+        must(there? == here, || "an episode on another thread differs".to_owned())?;
+    }
+    Ok(())
+}
+
+/// No reset and no step takes longer than it may.
+pub fn answers_in_time(build: Build, reset: Duration, step: Duration) -> Result<(), String> {
+    let mut env = build().map_err(said)?;
+    for seed in SEEDS {
+        let began = Instant::now();
+        env.reset(seed, 0, Mode::Train).map_err(said)?;
+        let took = began.elapsed();
+        must(took <= reset, || format!("the reset to seed {seed} took {took:?}, more than {reset:?}"))?;
+        let mut draws = Stream::new(seed);
+        for _ in 0..LENGTH {
+            let action = some_action(env.as_ref(), &mut draws);
+            let began = Instant::now();
+            env.step(&action).map_err(said)?;
+            let took = began.elapsed();
+            must(took <= step, || format!("the action {action:?} took {took:?}, more than {step:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A hash of what can be seen of a few episodes, to be compared with that of another process.
+///
+/// **Errors** what an environment said.
+pub fn fingerprint(build: Build) -> Result<u64, String> {
+    let mut text = String::new();
+    for (seed, mode) in SEEDS.into_iter().zip(MODES.into_iter().cycle()) {
+        let mut env = started(build, seed, 1, mode)?;
+        let first = seen(env.as_ref());
+        let record = play(env.as_mut(), LENGTH, &mut Stream::new(seed))?;
+        text.push_str(&format!("{first:?}{record:?}{}", env.state()));
+    }
+    Ok(hash_bytes(text.bytes()))
 }
 
 /// Two environments share nothing: playing one does not change the other.

@@ -33,6 +33,7 @@ pub mod rng;
 pub mod rubikscube;
 mod settings;
 pub mod sokoban;
+pub mod wrappers;
 
 #[cfg(test)]
 mod golden;

@@ -6,7 +6,7 @@
 use crate::settings::nearest;
 use crate::{
     Env, EnvError, Recap, Setting, alfworld, bandit, bridge, countdown, frozen_lake, game_2048, metamathqa, rubikscube,
-    sokoban,
+    sokoban, wrappers,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -61,7 +61,7 @@ pub fn spec(env_type: &str) -> Result<&'static Spec, EnvError> {
     SPECS.iter().find(|spec| spec.env_type == env_type).ok_or_else(|| unknown("type", env_type, names().collect()))
 }
 
-/// Builds an environment from its type and settings (a map; null is all defaults).
+/// Builds an environment from its type and settings (a map; null is all defaults), within the layers that `wrappers` lists.
 ///
 /// **Errors** [`EnvError::Unknown`] for the type, [`EnvError::Unavailable`] if it cannot be used here, and
 /// [`EnvError::Config`] that lists every setting that is unknown, of a wrong kind or impossible.
@@ -69,7 +69,10 @@ pub fn make(env_type: &str, config: &Value) -> Result<Box<dyn Env>, EnvError> {
     let spec = spec(env_type)?;
     match (spec.unavailable)() {
         Some(reason) => Err(EnvError::Unavailable { env_type: env_type.to_owned(), reason }),
-        None => (spec.build)(config),
+        None => match wrappers::split(config) {
+            (_, None) => (spec.build)(config),
+            (own, Some(wrappers)) => wrappers::wrap(env_type, (spec.build)(&own)?, &wrappers),
+        },
     }
 }
 

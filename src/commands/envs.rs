@@ -1,7 +1,7 @@
 //! `ragen envs [TAG]`: what there is, whether it is available here and why not, its settings.
 
 use super::{Common, Failure, print, table};
-use clap::Args;
+use clap::{Args, Subcommand};
 use ragen::config::{Config, Tag};
 use ragen::settings::{self, SHIPPED};
 use ragen_envs::{Spec, specs};
@@ -9,15 +9,31 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+mod check;
+
 /// Which environment.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Options {
     /// A tag or an environment type; without one, all are listed
     pub tag: Option<String>,
+    /// What else is done with one.
+    #[command(subcommand)]
+    pub action: Option<Action>,
+}
+
+/// What is done with an environment.
+#[derive(Subcommand, Debug)]
+pub enum Action {
+    /// Hold an environment, also one of your own, to the contract: a line for each check
+    Check(check::Options),
 }
 
 /// The command.
 pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
+    if let Some(Action::Check(options)) = &options.action {
+        return check::run(common, options);
+    }
     let text = match &options.tag {
         None => list()?,
         Some(name) => describe(&find(name)?)?,
@@ -91,7 +107,12 @@ fn describe((name, tag): &(String, Tag)) -> Result<String, Failure> {
     let spec = ragen_envs::spec(&tag.r#type)?;
     let mut text = format!("{name}: type {}\n{}\n", spec.env_type, spec.purpose);
     match (spec.unavailable)() {
-        None => text.push_str("Available here.\n"),
+        None => {
+            text.push_str("Available here.\n");
+            if let Some(backend) = ragen_envs::make(spec.env_type, &Value::Object(tag.config.clone()))?.backend() {
+                let _ = writeln!(text, "It stands on: {backend}");
+            }
+        }
         Some(why) => drop(writeln!(text, "Not available here: {why}")),
     }
     if tag.max_actions != usize::MAX {

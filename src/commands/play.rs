@@ -28,12 +28,18 @@ pub fn run(common: &Common, options: &Options) -> Result<(), Failure> {
         Some(names) => format!("Actions: {}.", names.join(", ")),
         None => "An action is any text.".to_string(),
     });
-    text.push_str(" Several in a line are separated by ||. Also: hint, quit.\n");
+    text.push_str(match tag.single_action {
+        true => " A line is one action. Also: hint, quit.\n",
+        false => " Several in a line are separated by ||. Also: hint, quit.\n",
+    });
+    if let Some(backend) = env.backend() {
+        text.push_str(&format!("It stands on: {backend}\n"));
+    }
     print(&text)?;
-    play(&mut *env, tag.max_actions)
+    play(&mut *env, tag.max_actions, tag.single_action)
 }
 
-fn play(env: &mut dyn Env, budget: usize) -> Result<(), Failure> {
+fn play(env: &mut dyn Env, budget: usize, single_action: bool) -> Result<(), Failure> {
     let (mut played, mut total) = (0, 0.0);
     let mut lines = io::stdin().lock().split(b'\n');
     print(&format!("\n{}\n> ", env.observation()))?;
@@ -62,7 +68,8 @@ fn play(env: &mut dyn Env, budget: usize) -> Result<(), Failure> {
             }
             _ => {}
         }
-        for action in line.split("||").map(str::trim).filter(|action| !action.is_empty()) {
+        let parts: Vec<&str> = if single_action { vec![line.as_str()] } else { line.split("||").collect() };
+        for action in parts.into_iter().map(str::trim).filter(|action| !action.is_empty()) {
             let step = env.step(action)?;
             played += 1;
             total += step.reward;

@@ -116,7 +116,7 @@ pub const KEYS: &[Key] = &[
     key("envs.TAG.instruction", Text, "", "Task text of the system message. Empty: the environment's own.", "custom_envs.TAG.env_instruction"),
     key("envs.TAG.single_action", Flag, "", "The whole answer is one action: it is not split at the separator.", ""),
     key("envs.TAG.max_tokens", Whole(0, 1 << 32), "tokens", "The response length that the prompt announces; never enforced. 0: `rollout.response_tokens`.", "custom_envs.TAG.max_tokens"),
-    key("envs.TAG.config", Settings, "", "The environment's own settings (`ragen envs TAG`); those left out keep the type's defaults.", "custom_envs.TAG.env_config"),
+    key("envs.TAG.config", Settings, "", "The environment's own settings (`ragen envs TAG`); those left out keep the type's defaults. `wrappers`, a list, puts layers around it (docs/environments/wrappers.md).", "custom_envs.TAG.env_config"),
 
     key("rollout.max_turns", Whole(1, 1 << 32), "turns", "Turns of an episode at most.", "agent_proxy.max_turn"),
     key("rollout.curriculum.turns", Whole(0, 1 << 32), "turns", "Turns of a training episode at most in the first step; they rise evenly to `rollout.max_turns`, which validation plays at all times. 0: no curriculum.", ""),

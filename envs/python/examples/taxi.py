@@ -17,7 +17,7 @@ class Taxi(ragen_env.Adapter):
     many_starts = False
 
     def make(self, settings):
-        return gymnasium.make("Taxi-v3", **settings)
+        return gymnasium.make("Taxi", **settings)
 
     def observation(self, seen):
         row, col, passenger, destination = self.env.unwrapped.decode(int(seen))

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const FORMATS: [&str; 5] = ["grid", "coord", "grid_coord", "compact", "compact_near"];
 
@@ -87,6 +88,9 @@ enum Fault {
     None,
     StepsBeforeReset,
     DrawsFromOutside,
+    RemembersEarlierResets,
+    DependsOnTheThread,
+    IsSlow,
     SharesState,
     LookingMoves,
     MembersStartApart,
@@ -101,6 +105,10 @@ enum Fault {
     FailsAfterTheEnd,
     PlaysOnAfterTheEnd,
     PlaysTooLongTurns,
+}
+
+thread_local! {
+    static RESETS_HERE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A walk on a line to the cell 4, with one fault.
@@ -125,8 +133,11 @@ impl Env for Line {
         let start = match self.fault {
             Fault::DrawsFromOutside => self.outside.fetch_add(1, Ordering::Relaxed),
             Fault::MembersStartApart => member,
+            Fault::RemembersEarlierResets if self.at.is_some() => seed.wrapping_add(1),
+            Fault::DependsOnTheThread => RESETS_HERE.with(|n| u64::from(n.get() == 0)),
             _ => seed,
         };
+        RESETS_HERE.with(|n| n.set(n.get() + 1));
         self.at = Some((start % 3) as i64);
         self.outside.store(self.outside.load(Ordering::Relaxed).max(start % 3), Ordering::Relaxed);
         Ok(())
@@ -153,6 +164,9 @@ impl Env for Line {
             _ if self.fault == Fault::TakesBadActions => 1,
             _ => 0,
         };
+        if self.fault == Fault::IsSlow {
+            std::thread::sleep(Duration::from_millis(3));
+        }
         if before == 4 && self.fault == Fault::FailsAfterTheEnd {
             return Err(broken);
         }
@@ -216,6 +230,8 @@ fn each_fault_is_caught_by_its_check() {
     for (fault, name) in [
         (Fault::StepsBeforeReset, "needs reset"),
         (Fault::DrawsFromOutside, "determinism"),
+        (Fault::RemembersEarlierResets, "second reset"),
+        (Fault::DependsOnTheThread, "threads"),
         (Fault::SharesState, "independence"),
         (Fault::LookingMoves, "render"),
         (Fault::MembersStartApart, "group"),
@@ -235,5 +251,12 @@ fn each_fault_is_caught_by_its_check() {
         assert!(failures.iter().any(|line| line.starts_with(&format!("{name}: "))), "{fault:?} gave {failures:?}");
         caught.push(name);
     }
+    let outside = Arc::new(AtomicU64::new(0));
+    let slow: Build =
+        &|| Ok(Box::new(Line { fault: Fault::IsSlow, at: None, looks: Cell::new(0), outside: outside.clone() }));
+    let (long, short) = (Duration::from_secs(60), Duration::from_millis(1));
+    assert!(answers_in_time(slow, long, short).unwrap_err().contains("more than 1ms"));
+    assert!(answers_in_time(slow, Duration::ZERO, long).unwrap_err().starts_with("the reset to seed 0 took"));
+    caught.push("time");
     assert!(CHECKS.iter().all(|(name, _)| caught.contains(name)), "every check is tried");
 }
