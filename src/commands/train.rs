@@ -60,6 +60,12 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
         None => RunDir::create(common.run.as_deref(), &config.run.name, config.run.seed, &text)?,
     };
     progress.say(&opening(&config, &policy, &run, trainer.state.step));
+    for (name, tag) in &config.envs {
+        let plays = [&config.env.train, &config.env.val].iter().any(|set| set.tags.contains(name));
+        if let (true, Some(backend)) = (plays, ragen::env_manager::build(name, tag)?.backend()) {
+            progress.say(&format!("{name} stands on: {backend}"));
+        }
+    }
     if trainer.state.step == 0 && config.val.before_train {
         progress
             .doing(&format!("validating on {} levels", thousands(config.env.val.groups * config.env.val.group_size)));
@@ -84,7 +90,9 @@ pub fn run(common: &Common, what: &Configured) -> Result<(), Failure> {
 }
 
 /// Keys that a resumed run may have another value of, beside those of `[checkpoint]`.
-const CHANGES_NO_RESULT: [&str; 7] = [
+const CHANGES_NO_RESULT: [&str; 9] = [
+    "env.train.workers",
+    "env.val.workers",
     "run.name",
     "run.threads",
     "run.device",
