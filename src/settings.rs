@@ -29,8 +29,10 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("frozen_lake_slippery", include_str!("../configs/frozen_lake_slippery.toml")),
     ("bandit", include_str!("../configs/bandit.toml")),
     ("alfworld", include_str!("../configs/alfworld.toml")),
+    ("countdown", include_str!("../configs/countdown.toml")),
     ("game_2048", include_str!("../configs/game_2048.toml")),
     ("rubikscube", include_str!("../configs/rubikscube.toml")),
+    ("sudoku", include_str!("../configs/sudoku.toml")),
 ];
 
 /// One thing that is wrong with a configuration.

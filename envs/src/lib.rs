@@ -33,6 +33,7 @@ pub mod rng;
 pub mod rubikscube;
 mod settings;
 pub mod sokoban;
+pub mod sudoku;
 pub mod wrappers;
 
 #[cfg(test)]

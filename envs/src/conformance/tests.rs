@@ -49,6 +49,11 @@ fn configs(env_type: &str) -> Vec<Value> {
             json!({"observation_format": "compact", "max_steps": 6, "scramble_depth": 2}),
             json!({"scramble_depth": 0, "action_lookup": {"12": "back"}}),
         ],
+        "sudoku" => vec![
+            json!({"grid_size": 4, "render_format": "simple", "max_steps": 9}),
+            json!({"grid_size": 9, "difficulty": "hard", "render_format": "compact", "parity": true}),
+            json!({"grid_size": 16, "unique": false, "render_format": "with_feedback"}),
+        ],
         other => panic!("say under which settings `{other}` is checked"),
     }
 }

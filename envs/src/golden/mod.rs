@@ -12,6 +12,7 @@ mod game_2048;
 mod metamathqa;
 mod rubikscube;
 mod sokoban;
+mod sudoku;
 
 /// The files that each task's tests read; `generator_stats.json` is read here.
 const FILES: &[&[&str]] = &[
@@ -23,6 +24,7 @@ const FILES: &[&[&str]] = &[
     metamathqa::FILES,
     rubikscube::FILES,
     sokoban::FILES,
+    sudoku::FILES,
 ];
 
 fn repository_golden() -> PathBuf {
