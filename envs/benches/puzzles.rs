@@ -50,6 +50,7 @@ fn puzzles(criterion: &mut Criterion) {
     play(criterion, "game_2048", Value::Null);
     play(criterion, "metamathqa", json!({"backend": "embedded"}));
     play(criterion, "rubikscube", json!({"scramble_depth": 3}));
+    play(criterion, "sudoku", json!({"grid_size": 9, "difficulty": "easy"}));
 }
 
 criterion_group!(benches, puzzles);
