@@ -26,6 +26,7 @@ pub mod frozen_lake;
 pub mod game_2048;
 pub mod grid;
 mod http;
+pub mod lean;
 pub mod metamathqa;
 mod recap;
 mod registry;

@@ -5,8 +5,8 @@
 
 use crate::settings::nearest;
 use crate::{
-    Env, EnvError, Recap, Setting, alfworld, bandit, bridge, countdown, frozen_lake, game_2048, metamathqa, rubikscube,
-    sokoban, sudoku, wrappers,
+    Env, EnvError, Recap, Setting, alfworld, bandit, bridge, countdown, frozen_lake, game_2048, lean, metamathqa,
+    rubikscube, sokoban, sudoku, wrappers,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -42,6 +42,7 @@ static SPECS: &[Spec] = &[
     frozen_lake::SPEC,
     game_2048::SPEC,
     bridge::HTTP,
+    lean::SPEC,
     metamathqa::SPEC,
     bridge::PROCESS,
     rubikscube::SPEC,

@@ -43,6 +43,10 @@ fn configs(env_type: &str) -> Vec<Value> {
             json!({"size": 2, "use_log_reward": false, "member_noise": true}),
             json!({"size": 8, "two_prob": 0.2, "observation_format": "compact", "action_lookup": {"0": "north"}}),
         ],
+        "lean" => vec![
+            json!({"backend": "embedded"}),
+            json!({"backend": "embedded", "max_steps": 4, "theorem_idx": 3, "default_imports": ""}),
+        ],
         "metamathqa" => vec![json!({"backend": "embedded"}), json!({"scoring": "lenient", "parity": true})],
         "rubikscube" => vec![
             Value::Null,

@@ -9,6 +9,7 @@ mod bandit;
 mod countdown;
 mod frozen_lake;
 mod game_2048;
+mod lean;
 mod metamathqa;
 mod rubikscube;
 mod sokoban;
@@ -21,6 +22,7 @@ const FILES: &[&[&str]] = &[
     countdown::FILES,
     frozen_lake::FILES,
     game_2048::FILES,
+    lean::FILES,
     metamathqa::FILES,
     rubikscube::FILES,
     sokoban::FILES,
