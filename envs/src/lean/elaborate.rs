@@ -153,37 +153,85 @@ impl Names {
         })
     }
 
-    /// The sort of a bound variable that has none: that of what it is compared with. What speaks of both ℕ and ℤ must say.
-    fn guess(&mut self, name: &str, body: &Pre) -> Made<Sort> {
+    /// The sort of a bound variable that has none: that of what it is compared with, ℕ if that is literals alone. Where Lean
+    /// might find another, it must be given.
+    fn guess(&self, name: &str, body: &Pre) -> Made<Sort> {
         let mut seen = Vec::new();
-        self.bound.push((name.to_owned(), Sort::Nat));
-        self.leaves(body, &mut seen);
-        self.bound.pop();
-        match (seen.contains(&Sort::Nat), seen.contains(&Sort::Int)) {
-            (true, true) => Err(format!("the type of `{name}` must be given")),
-            (false, true) => Ok(Sort::Int),
-            _ => Ok(Sort::Nat),
+        self.company(name, body, &mut Vec::new(), &mut seen);
+        match &seen[..] {
+            [] => Ok(Sort::Nat),
+            [Some(first), rest @ ..] if *first != Sort::Prop && rest.iter().all(|sort| *sort == Some(*first)) => {
+                Ok(*first)
+            }
+            _ => Err(format!("the type of `{name}` must be given")),
         }
     }
 
-    /// The sorts of the free variables, and of those bound outside the innermost binder.
-    fn leaves(&self, pre: &Pre, seen: &mut Vec<Sort>) {
+    /// The sorts of what `name` is compared with; `inner` are the variables bound on the way, some without a sort.
+    fn company(&self, name: &str, pre: &Pre, inner: &mut Vec<(String, Option<Sort>)>, seen: &mut Vec<Option<Sort>>) {
         match pre {
-            Pre::Name(name) => match self.lookup(name) {
-                Ok(Expr::Bound(0, _)) | Err(_) => {}
-                Ok(expr) => seen.push(expr.kind()),
-            },
-            Pre::Bin(_, a, b) => [a, b].into_iter().for_each(|side| self.leaves(side, seen)),
-            Pre::Not(a) | Pre::Neg(a) | Pre::Up(a) => self.leaves(a, seen),
-            Pre::Quant(_, _, sort, body) => {
-                seen.extend(*sort);
-                self.leaves(body, seen);
+            Pre::Bin("∧" | "∨" | "→" | "↔", a, b) => {
+                [a, b].into_iter().for_each(|side| self.company(name, side, inner, seen));
             }
-            Pre::Ascribed(_, sort) => seen.extend(match **sort {
-                Pre::Sort(sort) => Some(sort),
-                _ => None,
-            }),
+            Pre::Not(a) => self.company(name, a, inner, seen),
+            Pre::Quant(_, bound, sort, body) if bound != name => {
+                inner.push((bound.clone(), *sort));
+                self.company(name, body, inner, seen);
+                inner.pop();
+            }
+            Pre::Bin(_, a, b) => {
+                let mut leaves = Vec::new();
+                let mut is_in = false;
+                [a, b].into_iter().for_each(|side| self.leaves(name, side, inner, &mut leaves, &mut is_in));
+                if is_in {
+                    seen.append(&mut leaves);
+                }
+            }
             _ => {}
+        }
+    }
+
+    /// The sorts of the parts of a number that have one (none: it is not known), but for `name`.
+    fn leaves(
+        &self,
+        name: &str,
+        pre: &Pre,
+        inner: &[(String, Option<Sort>)],
+        leaves: &mut Vec<Option<Sort>>,
+        is_in: &mut bool,
+    ) {
+        match pre {
+            Pre::Name(leaf) => match inner.iter().rev().find(|(bound, _)| bound == leaf) {
+                Some((_, sort)) => leaves.push(*sort),
+                None if leaf == name => *is_in = true,
+                None => leaves.push(self.lookup(leaf).ok().map(|expr| expr.kind())),
+            },
+            // An exponent is a natural number whatever the base is.
+            Pre::Bin("^", a, b) => {
+                self.leaves(name, a, inner, leaves, is_in);
+                let mut above = false;
+                self.leaves(name, b, inner, &mut Vec::new(), &mut above);
+                if above {
+                    *is_in = true;
+                    leaves.push(Some(Sort::Nat));
+                }
+            }
+            Pre::Bin(_, a, b) => {
+                [a, b].into_iter().for_each(|side| self.leaves(name, side, inner, leaves, is_in));
+            }
+            Pre::Neg(a) => {
+                leaves.push(Some(Sort::Int));
+                self.leaves(name, a, inner, leaves, is_in);
+            }
+            Pre::Num(_) => {}
+            Pre::Ascribed(inside, sort) => {
+                let (Pre::Sort(sort), mut within) = (&**sort, Vec::new()) else { return leaves.push(None) };
+                let mut inside_is_in = false;
+                self.leaves(name, inside, inner, &mut within, &mut inside_is_in);
+                *is_in |= inside_is_in;
+                leaves.push(Some(*sort));
+            }
+            _ => leaves.push(None),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! makes it give up, as does too much work.
 
 use super::expr::{Expr, Join, Op, Rel, Sort};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A number that the procedure does not look into, or looks into by facts of its own.
@@ -25,6 +26,28 @@ type Monomial = BTreeMap<Atom, u32>;
 pub(super) struct Poly(BTreeMap<Monomial, i128>);
 
 const MOST_TERMS: usize = 400;
+/// The largest coefficient: far from where `i128` ends.
+const LARGEST: u128 = 1 << 100;
+/// Terms of polynomials that are added in a script, after which no more are.
+const FUEL: u64 = 30_000_000;
+
+thread_local! {
+    /// What is left of it; each script is checked in a thread of its own.
+    static LEFT: Cell<u64> = const { Cell::new(FUEL) };
+}
+
+/// Takes `n` terms' worth of work.
+fn burn(n: usize) -> Option<()> {
+    LEFT.with(|left| {
+        left.set(left.get().checked_sub(n as u64)?);
+        Some(())
+    })
+}
+
+/// A coefficient that is not too large.
+fn modest(n: i128) -> Option<i128> {
+    (n.unsigned_abs() <= LARGEST).then_some(n)
+}
 /// Propositions taken apart and rows added, after which the procedure gives up.
 const WORK: usize = 60_000;
 
@@ -48,10 +71,11 @@ impl Poly {
 
     /// `self + factor · other`.
     fn plus(&self, other: &Poly, factor: i128) -> Option<Poly> {
+        burn(self.0.len() + other.0.len() + 1)?;
         let mut sum = self.0.clone();
         for (monomial, n) in &other.0 {
             let entry = sum.entry(monomial.clone()).or_insert(0);
-            *entry = entry.checked_add(n.checked_mul(factor)?)?;
+            *entry = modest(entry.checked_add(n.checked_mul(factor)?)?)?;
         }
         sum.retain(|_, n| *n != 0);
         (sum.len() <= MOST_TERMS).then_some(Poly(sum))
@@ -67,7 +91,7 @@ impl Poly {
                     let entry = monomial.entry(atom.clone()).or_insert(0);
                     *entry = entry.checked_add(*power)?;
                 }
-                row.insert(monomial, n.checked_mul(*m)?);
+                row.insert(monomial, modest(n.checked_mul(*m)?)?);
             }
             product = product.plus(&Poly(row), 1)?;
         }
@@ -88,7 +112,7 @@ impl Poly {
 pub(super) fn poly(expr: &Expr) -> Option<Poly> {
     match expr {
         Expr::Free(var) if var.sort != Sort::Prop => Some(Poly::atom(Atom::Var(var.id, var.sort))),
-        Expr::Num(n, _) => Some(Poly::constant(*n)),
+        Expr::Num(n, _) => Some(Poly::constant(modest(*n)?)),
         Expr::Neg(a) => Poly::default().plus(&poly(a)?, -1),
         Expr::Cast(a) => poly(a),
         Expr::Bin(op, sort, a, b) => {
@@ -310,15 +334,16 @@ fn is_positive(monomial: &Monomial) -> bool {
 type Row = (BTreeMap<usize, i128>, i128);
 
 fn add(a: &Row, m: i128, b: &Row, n: i128) -> Option<Row> {
+    burn(a.0.len() + b.0.len() + 1)?;
     let mut sum = BTreeMap::new();
     for (row, factor) in [(a, m), (b, n)] {
         for (unknown, k) in &row.0 {
             let entry: &mut i128 = sum.entry(*unknown).or_insert(0);
-            *entry = entry.checked_add(k.checked_mul(factor)?)?;
+            *entry = modest(entry.checked_add(k.checked_mul(factor)?)?)?;
         }
     }
     sum.retain(|_, k| *k != 0);
-    Some((sum, a.1.checked_mul(m)?.checked_add(b.1.checked_mul(n)?)?))
+    Some((sum, modest(a.1.checked_mul(m)?.checked_add(b.1.checked_mul(n)?)?)?))
 }
 
 fn gcd(a: i128, b: i128) -> i128 {

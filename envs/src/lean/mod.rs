@@ -2,7 +2,7 @@
 //!
 //! It knows records, scripts and what checks them, and nothing of other tasks. Its page is `docs/environments/lean.md`.
 //!
-//! The parts: [`theorem`] has the statements, [`server`] what checks a script; `checker` is the embedded one, with
+//! The parts: `theorem` has the statements, `server` what checks a script; `checker` is the embedded one, with
 //! `syntax`, `steps` and `elaborate` (text to meaning), `goal`, `tactics`, `splitting` and
 //! `rewriting` (proofs, not trusted), and `kernel`,
 //! `linear` and `lemmas` (trusted).

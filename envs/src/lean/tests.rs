@@ -157,6 +157,16 @@ const WRONG: &[(&str, &str)] = &[
     ("(a b : ℕ) (h : a ≠ b) : a = b", "rw [h]"),
     ("(a b : ℕ) : a = b", "rw [add_comm]"),
     ("(a b : ℕ) : a = b", "symm / rfl"),
+    // Variables whose type must be found: Lean finds ℕ in these, or none.
+    ("(z : ℤ) : ∃ k, k + 1 = 0 ∧ z = z", "use -1 / constructor / norm_num / rfl"),
+    (": ∃ k, k + 1 = 0", "use -1 / norm_num"),
+    (": ∃ k, ∀ m, k + m = 0 ∨ m = (1 : ℤ)", "use -1 / intro m / omega"),
+    (": ∃ k, (2 : ℤ) ^ k = 4 ∧ k < 0", "use -2 / norm_num"),
+    // At the end of the numbers that are calculated with.
+    ("(x : ℤ) (h : x * (-170141183460469231731687303715884105727 - 1) ≤ 0) : x ≤ 0", "omega"),
+    ("(x : ℤ) (h : 170141183460469231731687303715884105727 + 1 ≤ x) : x ≤ 0", "omega"),
+    (": 170141183460469231731687303715884105727 + 1 ≤ 0", "norm_num"),
+    (": (2 : ℤ) ^ 127 < 0", "norm_num"),
     // sorry and its kin, commands, look-alikes, comments.
     (": 1 = 2", "sorry"),
     (": 1 = 2", "admit"),
@@ -352,6 +362,19 @@ fn a_statement_with_a_counterexample_is_never_accepted() {
         assert!(!(success && counter.is_some()), "accepted: {claim} by {proof}, but not for {counter:?}");
     }
     assert!(accepted > 50 && refutable > 500, "{accepted} accepted, {refutable} refutable");
+}
+
+#[test]
+fn a_bound_variable_is_of_the_type_of_its_company() {
+    for (statement, proof) in [
+        ("(z : ℤ) : ∃ k, k + 1 = z", "use z - 1 / ring"),
+        (": ∃ k, ∀ m : ℤ, k < m * m + 1", "use -3 / intro m / nlinarith [sq_nonneg m]"),
+        (": ∃ k, k > 5", "use 6 / norm_num"),
+        ("(n : ℕ) : ∃ k, n = 2 * k ∨ n = 2 * k + 1", "use n/2 / omega"),
+    ] {
+        let verdict = judged(&script(statement, proof));
+        assert!(verdict.success, "{statement}: {:?}", verdict.messages);
+    }
 }
 
 #[test]

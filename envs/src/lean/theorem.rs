@@ -82,7 +82,7 @@ fn read(path: &str, part: &str) -> Result<Vec<Theorem>, String> {
 fn opened(statement: &str) -> String {
     let body = statement.trim_end();
     let body = body.strip_suffix("sorry").map_or(body, str::trim_end);
-    body.to_owned()
+    if body.ends_with(":=") { format!("{body} by") } else { body.to_owned() }
 }
 
 /// The statements: those of a file, or the embedded ones. Each file is read once.
