@@ -33,6 +33,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("game_2048", include_str!("../configs/game_2048.toml")),
     ("metamathqa", include_str!("../configs/metamathqa.toml")),
     ("rubikscube", include_str!("../configs/rubikscube.toml")),
+    ("search", include_str!("../configs/search.toml")),
     ("sudoku", include_str!("../configs/sudoku.toml")),
 ];
 

@@ -32,6 +32,7 @@ mod recap;
 mod registry;
 pub mod rng;
 pub mod rubikscube;
+pub mod search;
 mod settings;
 pub mod sokoban;
 pub mod sudoku;

@@ -6,7 +6,7 @@
 use crate::settings::nearest;
 use crate::{
     Env, EnvError, Recap, Setting, alfworld, bandit, bridge, countdown, frozen_lake, game_2048, lean, metamathqa,
-    rubikscube, sokoban, sudoku, wrappers,
+    rubikscube, search, sokoban, sudoku, wrappers,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -46,6 +46,7 @@ static SPECS: &[Spec] = &[
     metamathqa::SPEC,
     bridge::PROCESS,
     rubikscube::SPEC,
+    search::SPEC,
     sokoban::SPEC,
     sudoku::SPEC,
 ];

@@ -58,6 +58,11 @@ fn configs(env_type: &str) -> Vec<Value> {
             json!({"grid_size": 9, "difficulty": "hard", "render_format": "compact", "parity": true}),
             json!({"grid_size": 16, "unique": false, "render_format": "with_feedback"}),
         ],
+        "search" => vec![
+            Value::Null,
+            json!({"max_steps": 3, "max_search_results": 2, "max_total_chars": 200}),
+            json!({"mock_mode": true, "incorrect_reward": -1}),
+        ],
         other => panic!("say under which settings `{other}` is checked"),
     }
 }

@@ -12,6 +12,7 @@ mod game_2048;
 mod lean;
 mod metamathqa;
 mod rubikscube;
+mod search;
 mod sokoban;
 mod sudoku;
 
@@ -25,6 +26,7 @@ const FILES: &[&[&str]] = &[
     lean::FILES,
     metamathqa::FILES,
     rubikscube::FILES,
+    search::FILES,
     sokoban::FILES,
     sudoku::FILES,
 ];
