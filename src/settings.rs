@@ -31,6 +31,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("alfworld", include_str!("../configs/alfworld.toml")),
     ("countdown", include_str!("../configs/countdown.toml")),
     ("game_2048", include_str!("../configs/game_2048.toml")),
+    ("lean", include_str!("../configs/lean.toml")),
     ("metamathqa", include_str!("../configs/metamathqa.toml")),
     ("rubikscube", include_str!("../configs/rubikscube.toml")),
     ("search", include_str!("../configs/search.toml")),
