@@ -1,7 +1,7 @@
 //! Every key of RAGEN's configuration: its default there, what it comes to here, and what differs on purpose.
 //!
 //! This is the one place where RAGEN's keys are described: the translation, its errors and the table of docs/from-ragen.md
-//! read it. What several keys say together is put together in [`super::combine`].
+//! read it. What several keys say together is put together in `combine`.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum Rule {
     Same,
     /// A number; what is below 0 is 0 here.
     Positive,
-    /// Its value becomes one of another kind: [`super::combine`] knows how.
+    /// Its value becomes one of another kind: `combine` knows how.
     Kind(Kind),
     /// It is read together with other keys.
     Together,

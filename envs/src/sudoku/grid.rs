@@ -142,7 +142,7 @@ impl Grid {
         grid
     }
 
-    /// Draws a puzzle with `n_empty` empty cells and its solution; `None` if none was found in [`ATTEMPTS`] full grids.
+    /// Draws a puzzle with `n_empty` empty cells and its solution; `None` if none was found in 20 full grids.
     pub fn draw(n: usize, n_empty: usize, unique: bool, draws: &mut Stream) -> Option<(Grid, Grid)> {
         for _ in 0..ATTEMPTS {
             let full = match n {
