@@ -186,6 +186,8 @@ fn the_formats_of_the_specification_run_end_to_end() {
             config.rollout.force_open_tag = force_open_tag;
             config.rollout.model_tokens = 3600;
             config.rollout.max_turns = 2;
+            // What was resolved holds the tags that it plays; these are others.
+            config.envs = Config::default().envs;
             config.env.train.tags = vec![tag.into()];
             config.env.val.tags = vec![tag.into()];
             config.env.train.groups = 2;
