@@ -36,6 +36,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("rubikscube", include_str!("../configs/rubikscube.toml")),
     ("search", include_str!("../configs/search.toml")),
     ("sudoku", include_str!("../configs/sudoku.toml")),
+    ("webshop", include_str!("../configs/webshop.toml")),
 ];
 
 /// One thing that is wrong with a configuration.

@@ -36,6 +36,7 @@ pub mod search;
 mod settings;
 pub mod sokoban;
 pub mod sudoku;
+pub mod webshop;
 pub mod wrappers;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use crate::settings::nearest;
 use crate::{
     Env, EnvError, Recap, Setting, alfworld, bandit, bridge, countdown, frozen_lake, game_2048, lean, metamathqa,
-    rubikscube, search, sokoban, sudoku, wrappers,
+    rubikscube, search, sokoban, sudoku, webshop, wrappers,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,6 +49,7 @@ static SPECS: &[Spec] = &[
     search::SPEC,
     sokoban::SPEC,
     sudoku::SPEC,
+    webshop::SPEC,
 ];
 
 /// Every environment type, in alphabetical order.

@@ -63,6 +63,7 @@ fn configs(env_type: &str) -> Vec<Value> {
             json!({"max_steps": 3, "max_search_results": 2, "max_total_chars": 200}),
             json!({"mock_mode": true, "incorrect_reward": -1}),
         ],
+        "webshop" => vec![Value::Null, json!({"show_attrs": true, "limit_goals": 40, "num_products": 60})],
         other => panic!("say under which settings `{other}` is checked"),
     }
 }

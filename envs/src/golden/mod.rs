@@ -15,6 +15,7 @@ mod rubikscube;
 mod search;
 mod sokoban;
 mod sudoku;
+mod webshop;
 
 /// The files that each task's tests read; `generator_stats.json` is read here.
 const FILES: &[&[&str]] = &[
@@ -29,6 +30,7 @@ const FILES: &[&[&str]] = &[
     search::FILES,
     sokoban::FILES,
     sudoku::FILES,
+    webshop::FILES,
 ];
 
 fn repository_golden() -> PathBuf {
